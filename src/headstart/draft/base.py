@@ -1,0 +1,59 @@
+"""The one protocol all drafters speak, and the request they are given.
+
+A drafter sees histories and proposes drafts for a whole batch at once. It may keep state per sequence (a suffix
+automaton, a KV cache) but must not trust it: a history may grow, shrink or be rewritten between two calls, and the
+drafter follows. It may raise; the engine then goes on plain for the round. It knows nothing of the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from headstart.decode.draft import Draft
+from headstart.decode.params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRequest:
+    """One sequence that wants a draft.
+
+    ``tokens`` is the whole history, prompt and output, read-only and shared with the engine (do not keep it, do not
+    change it). ``depth`` bounds the depth of the draft, ``nodes`` the number of its tokens; ``nodes > depth`` invites a
+    tree. ``seed`` is the sequence's own 64-bit seed, for drafters that sample. ``tenant`` isolates what is remembered
+    across requests; ``None`` is a tenant of its own.
+    """
+
+    sequence_id: int
+    tokens: Sequence[int]
+    prompt_length: int
+    depth: int
+    nodes: int
+    params: SamplingParams
+    seed: int
+    tenant: str | None = None
+    with_q: bool = False
+    """Whether verification needs the laws the draft was sampled from (rejection and block rules)."""
+
+
+@runtime_checkable
+class Drafter(Protocol):
+    """Where guesses come from."""
+
+    @property
+    def name(self) -> str:
+        """Short name for records and metrics, such as ``ngram``."""
+        ...
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        """One draft per request, in order; an empty draft where there is nothing to say."""
+        ...
+
+    def observe(self, sequence_id: int, draft: Draft, accepted: int) -> None:
+        """Feedback after verification: how many nodes along the verified path were accepted."""
+        ...
+
+    def finish(self, sequence_id: int, tokens: Sequence[int], prompt_length: int, tenant: str | None) -> None:
+        """The sequence is over (done, cancelled or failed): drop its state; remember its text if so configured."""
+        ...
