@@ -1,0 +1,171 @@
+"""Which shapes give a row the same bits: equality classes of linear layers and attention, found by a probe.
+
+A kernel picks its order of summation by shape, so a row's result may differ in the last bit between a call with 1 row
+and one with 8. Within a *class*, an interval of row counts, rows are bitwise equal whatever their neighbours. The
+probe finds the class on the device, dtype and thread count at hand; ``RowTiledLinear`` then keeps every call inside it.
+A probe is evidence from this machine's own kernels on random data, not a proof; the whole-model check in
+``headstart.target.model`` confirms it end to end at every load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 20, 24, 31, 32, 33, 48, 63, 64, 65, 96, 127, 128, 192, 256)
+"""Row counts probed: the small ones rounds use, and both sides of the powers of two where kernels switch."""
+
+ENOUGH = 8
+"""A class must reach this many rows to verify a typical draft in one call."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowClass:
+    """Row counts ``low … high`` (inclusive) within which rows are bitwise equal. ``exact`` is false where no class of
+    at least two row counts was found, so that every row would have to be computed alone."""
+
+    low: int
+    high: int
+    exact: bool = True
+
+    def splits(self, rows: int) -> list[int]:
+        """Sizes of calls that cover ``rows``, each at most ``high`` and, where possible, at least ``low``."""
+        parts = -(-rows // self.high)
+        size, extra = divmod(rows, parts)
+        return [size + 1] * extra + [size] * (parts - extra)
+
+
+def find_class(run: Callable[[int, int], torch.Tensor], counts: Sequence[int] = COUNTS) -> RowClass:
+    """The class to use, from ``run(first, count) -> [count, ...]``: results for rows ``first … first + count`` of one
+    fixed random input.
+
+    Two counts belong together when every row agrees, whichever position of the call it takes. Of all maximal
+    intervals, the one with the smallest ``low`` that reaches ``ENOUGH`` rows wins: plain decoding pays ``low`` rows.
+    """
+    total = max(counts)
+    intervals: list[list[int]] = []
+    reference: torch.Tensor | None = None
+    for count in counts:
+        # every row at two different offsets of a call, and in calls of this very size
+        here = torch.cat([run(first, min(count, total - first)) for first in _starts(total, count)])
+        shifted = run(total - count, count)
+        stable = torch.equal(shifted, here[total - count :])
+        if stable and reference is not None and torch.equal(here, reference):
+            intervals[-1].append(count)
+        else:
+            intervals.append([count])
+            reference = here if stable else None
+    usable = [i for i in intervals if i[-1] >= min(ENOUGH, total) and len(i) > 1]
+    if usable:
+        best = min(usable, key=lambda i: i[0])
+        return RowClass(best[0], best[-1])
+    widest = max(intervals, key=lambda i: i[-1] - i[0])
+    return RowClass(widest[0], widest[-1], exact=len(widest) > 1)
+
+
+def _starts(total: int, count: int) -> range:
+    """Call offsets that cover all rows in calls of exactly ``count``; the last may overrun and is cut."""
+    return range(0, total, count)
+
+
+def probe_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> RowClass:
+    """Equality class of ``x @ weight.T + bias`` for one ``[out, in]`` weight, on its own device and dtype."""
+    generator = torch.Generator().manual_seed(0x5EED)
+    width = weight.shape[1]
+    # rows of very different scale: a changed order of summation shows sooner
+    scale = torch.logspace(-2, 2, width)[torch.randperm(width, generator=generator)]
+    x = (torch.randn(max(COUNTS), width, generator=generator) * scale).to(weight.device, weight.dtype)
+
+    def run(first: int, count: int) -> torch.Tensor:
+        rows = x[first : first + count]
+        return F.linear(rows, weight, bias)
+
+    with torch.inference_mode():
+        return find_class(run, _affordable(weight))
+
+
+def _affordable(weight: torch.Tensor) -> tuple[int, ...]:
+    """Fewer row counts for very large weights, so that the probe stays within seconds."""
+    limit = 256 if weight.numel() < 4_000_000 else 64
+    return tuple(c for c in COUNTS if c <= limit)
+
+
+def probe_attention(
+    kv_heads: int, group: int, key_dim: int, value_dim: int, dtype: torch.dtype, device: torch.device
+) -> RowClass:
+    """Equality class of attention over query rows (heads of a group folded in), keys in whole blocks.
+
+    Also checks that appending masked blocks of keys leaves a row's bits alone; if it does not, the class is inexact.
+    """
+    generator = torch.Generator().manual_seed(0xA77E)
+    counts = tuple(c for c in COUNTS if c <= 64)
+    keys, total = 640, max(counts)
+    q = torch.randn(1, kv_heads, total, key_dim, generator=generator).to(device, dtype)
+    k = torch.randn(1, kv_heads, keys, key_dim, generator=generator).to(device, dtype)
+    v = torch.randn(1, kv_heads, keys, value_dim, generator=generator).to(device, dtype)
+    seen = torch.randint(1, 560, (total,), generator=generator)
+    mask = torch.zeros(total, keys, dtype=dtype)
+    mask[torch.arange(keys) >= seen[:, None]] = float("-inf")
+    mask = mask.to(device)
+
+    def run(first: int, count: int, width: int = keys) -> torch.Tensor:
+        rows = slice(first, first + count)
+        out = F.scaled_dot_product_attention(
+            q[:, :, rows].contiguous(), k[:, :, :width], v[:, :, :width], attn_mask=mask[rows, :width].contiguous()
+        )
+        return out[0].transpose(0, 1).contiguous()
+
+    with torch.inference_mode():
+        found = find_class(run, counts)
+        wide = run(0, found.high)
+        for width in range(64, keys, 64):
+            short = seen[: found.high].to(device) <= width
+            if not torch.equal(run(0, found.high, width)[short], wide[short]):
+                return RowClass(found.low, found.high, exact=False)
+    return found
+
+
+class RowTiledLinear(torch.nn.Module):
+    """A linear layer that computes every row within one equality class: fewer rows are filled up, more are tiled.
+
+    Shares the wrapped layer's parameters; ``[..., rows, in] -> [..., rows, out]``.
+    """
+
+    def __init__(self, linear: torch.nn.Linear, row_class: RowClass) -> None:
+        super().__init__()
+        self.weight = linear.weight
+        self.bias = linear.bias
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.row_class = row_class
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.shape[-2]
+        low, high = self.row_class.low, self.row_class.high
+        if low <= rows <= high:
+            return F.linear(x, self.weight, self.bias)
+        if rows < low:
+            filled = torch.cat([x, x.new_zeros(*x.shape[:-2], low - rows, x.shape[-1])], dim=-2)
+            return F.linear(filled, self.weight, self.bias)[..., :rows, :]
+        parts = [F.linear(part, self.weight, self.bias) for part in x.split(self.row_class.splits(rows), dim=-2)]
+        return torch.cat(parts, dim=-2)
+
+
+def tile_linears(model: torch.nn.Module) -> dict[str, RowClass]:
+    """Replace every ``nn.Linear`` of ``model`` by a ``RowTiledLinear``; returns the classes by weight shape.
+
+    Weights that are not plain ``nn.Linear`` (quantised, expert tensors) stay as they are; the whole-model check then
+    tells whether rows are exact.
+    """
+    classes: dict[tuple[torch.Size, bool, torch.dtype], RowClass] = {}
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is not torch.nn.Linear:
+                continue
+            key = (child.weight.shape, child.bias is not None, child.weight.dtype)
+            if key not in classes:
+                classes[key] = probe_linear(child.weight, child.bias)
+            setattr(parent, name, RowTiledLinear(child, classes[key]))
+    return {f"{tuple(shape)}{'+bias' if bias else ''}": found for (shape, bias, _), found in classes.items()}
