@@ -17,6 +17,7 @@ from headstart.target.batch import FlatBatch
 from headstart.target.numerics import RowClass
 
 NAME = "headstart"
+EXPLICIT_ROWS = 32
 
 
 def flat_attention(
@@ -92,6 +93,11 @@ def _explicit(
     count: int,
 ) -> torch.Tensor:
     """Attention in separate steps, for what the fused kernel lacks: soft-capped scores and attention sinks."""
+    rows = q.shape[2]
+    fill = -rows % EXPLICIT_ROWS
+    if fill:  # a constant row count keeps the matrix products in one equality class
+        q = torch.cat([q, q[:, :, :1].expand(-1, -1, fill, -1)], dim=2)
+        mask = torch.cat([mask, mask[:1].expand(fill, -1)])
     scores = (q.float() @ k.float().transpose(-1, -2)) * scale
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import torch
 
 from headstart.target.kv import BLOCK, Extent
-from headstart.target.numerics import RowClass
 
 
 @dataclass(slots=True)
@@ -182,11 +181,3 @@ def _chain_length(parents: tuple[int, ...]) -> int:
     while length < len(parents) and parents[length] == length - 1:
         length += 1
     return length
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionClass:
-    """Shapes within which a row's attention does not depend on its neighbours: query rows ``rows.low … rows.high``,
-    keys padded to multiples of ``BLOCK``."""
-
-    rows: RowClass

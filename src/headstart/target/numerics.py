@@ -38,27 +38,37 @@ class RowClass:
         return [size + 1] * extra + [size] * (parts - extra)
 
 
-def find_class(run: Callable[[int, int], torch.Tensor], counts: Sequence[int] = COUNTS) -> RowClass:
-    """The class to use, from ``run(first, count) -> [count, ...]``: results for rows ``first … first + count`` of one
-    fixed random input.
+SAMPLES = 300_000
+"""Output elements compared per row count. Two orders of summation in float32 round to different bfloat16 values in
+about one element of ten thousand, so a handful of rows is not enough to see it."""
 
-    Two counts belong together when every row agrees, whichever position of the call it takes. Of all maximal
-    intervals, the one with the smallest ``low`` that reaches ``ENOUGH`` rows wins: plain decoding pays ``low`` rows.
+
+def find_class(run: Callable[[int, int], torch.Tensor], total: int, counts: Sequence[int] = COUNTS) -> RowClass:
+    """The class to use, from ``run(first, count) -> [count, ...]``: one call with rows ``first … first + count`` of
+    ``total`` fixed random rows.
+
+    Two counts belong together when every row comes out bitwise equal. Of all maximal intervals, the one with the
+    smallest ``low`` that reaches ``ENOUGH`` rows wins: plain decoding pays for ``low`` rows.
     """
-    total = max(counts)
     intervals: list[list[int]] = []
-    reference: torch.Tensor | None = None
+    previous: torch.Tensor | None = None
     for count in counts:
-        # every row at two different offsets of a call, and in calls of this very size
-        here = torch.cat([run(first, min(count, total - first)) for first in _starts(total, count)])
-        shifted = run(total - count, count)
-        stable = torch.equal(shifted, here[total - count :])
-        if stable and reference is not None and torch.equal(here, reference):
+        rows: torch.Tensor | None = None
+        stable = True
+        for first in [*range(0, total - count, count), total - count]:
+            result = run(first, count)
+            if rows is None:
+                rows = result.new_empty(total, *result.shape[1:])
+            # the last call overlaps the one before it: the same row at two positions of a call
+            overlap = first % count if first + count == total else 0
+            stable &= torch.equal(rows[first : first + count - overlap], result[: count - overlap]) if overlap else True
+            rows[first : first + count] = result
+        if stable and previous is not None and rows is not None and torch.equal(rows, previous):
             intervals[-1].append(count)
         else:
             intervals.append([count])
-            reference = here if stable else None
-    usable = [i for i in intervals if i[-1] >= min(ENOUGH, total) and len(i) > 1]
+        previous = rows if stable else None
+    usable = [i for i in intervals if i[-1] >= min(ENOUGH, max(counts)) and len(i) > 1]
     if usable:
         best = min(usable, key=lambda i: i[0])
         return RowClass(best[0], best[-1])
@@ -66,64 +76,50 @@ def find_class(run: Callable[[int, int], torch.Tensor], counts: Sequence[int] = 
     return RowClass(widest[0], widest[-1], exact=len(widest) > 1)
 
 
-def _starts(total: int, count: int) -> range:
-    """Call offsets that cover all rows in calls of exactly ``count``; the last may overrun and is cut."""
-    return range(0, total, count)
-
-
 def probe_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> RowClass:
     """Equality class of ``x @ weight.T + bias`` for one ``[out, in]`` weight, on its own device and dtype."""
+    # fewer rows for very large weights keep the probe within seconds
+    largest = 256 if weight.numel() < 4_000_000 else 64
+    total = min(max(largest, SAMPLES // weight.shape[0]), 512)
     generator = torch.Generator().manual_seed(0x5EED)
-    width = weight.shape[1]
-    # rows of very different scale: a changed order of summation shows sooner
-    scale = torch.logspace(-2, 2, width)[torch.randperm(width, generator=generator)]
-    x = (torch.randn(max(COUNTS), width, generator=generator) * scale).to(weight.device, weight.dtype)
+    x = torch.randn(total, weight.shape[1], generator=generator).to(weight.device, weight.dtype)
 
     def run(first: int, count: int) -> torch.Tensor:
-        rows = x[first : first + count]
-        return F.linear(rows, weight, bias)
+        return F.linear(x[first : first + count], weight, bias)
 
     with torch.inference_mode():
-        return find_class(run, _affordable(weight))
-
-
-def _affordable(weight: torch.Tensor) -> tuple[int, ...]:
-    """Fewer row counts for very large weights, so that the probe stays within seconds."""
-    limit = 256 if weight.numel() < 4_000_000 else 64
-    return tuple(c for c in COUNTS if c <= limit)
+        return find_class(run, total, tuple(c for c in COUNTS if c <= largest))
 
 
 def probe_attention(
-    kv_heads: int, group: int, key_dim: int, value_dim: int, dtype: torch.dtype, device: torch.device
+    kv_heads: int, key_dim: int, value_dim: int, dtype: torch.dtype, device: torch.device
 ) -> RowClass:
-    """Equality class of attention over query rows (heads of a group folded in), keys in whole blocks.
+    """Equality class of attention over query rows (heads of a group folded in), keys in whole blocks of 64.
 
     Also checks that appending masked blocks of keys leaves a row's bits alone; if it does not, the class is inexact.
     """
     generator = torch.Generator().manual_seed(0xA77E)
-    counts = tuple(c for c in COUNTS if c <= 64)
-    keys, total = 640, max(counts)
+    keys, total = 640, 64
     q = torch.randn(1, kv_heads, total, key_dim, generator=generator).to(device, dtype)
     k = torch.randn(1, kv_heads, keys, key_dim, generator=generator).to(device, dtype)
     v = torch.randn(1, kv_heads, keys, value_dim, generator=generator).to(device, dtype)
-    seen = torch.randint(1, 560, (total,), generator=generator)
+    seen = torch.randint(1, 560, (total,), generator=generator).sort().values
     mask = torch.zeros(total, keys, dtype=dtype)
     mask[torch.arange(keys) >= seen[:, None]] = float("-inf")
     mask = mask.to(device)
 
     def run(first: int, count: int, width: int = keys) -> torch.Tensor:
         rows = slice(first, first + count)
-        out = F.scaled_dot_product_attention(
-            q[:, :, rows].contiguous(), k[:, :, :width], v[:, :, :width], attn_mask=mask[rows, :width].contiguous()
-        )
+        queries, hidden = q[:, :, rows].contiguous(), mask[rows, :width].contiguous()
+        out = F.scaled_dot_product_attention(queries, k[:, :, :width], v[:, :, :width], attn_mask=hidden)
         return out[0].transpose(0, 1).contiguous()
 
     with torch.inference_mode():
-        found = find_class(run, counts)
+        found = find_class(run, total, tuple(c for c in COUNTS if c <= total))
         wide = run(0, found.high)
         for width in range(64, keys, 64):
-            short = seen[: found.high].to(device) <= width
-            if not torch.equal(run(0, found.high, width)[short], wide[short]):
+            rows = int((seen[: found.high] <= width).sum())  # the first rows see the fewest keys
+            if rows and not torch.equal(run(0, found.high, width)[:rows], wide[:rows]):
                 return RowClass(found.low, found.high, exact=False)
     return found
 
@@ -169,3 +165,11 @@ def tile_linears(model: torch.nn.Module) -> dict[str, RowClass]:
                 classes[key] = probe_linear(child.weight, child.bias)
             setattr(parent, name, RowTiledLinear(child, classes[key]))
     return {f"{tuple(shape)}{'+bias' if bias else ''}": found for (shape, bias, _), found in classes.items()}
+
+
+def raise_lows(model: torch.nn.Module, least: int) -> None:
+    """Make every tiled layer use at least ``least`` rows a call: the way out where the probe found too wide a class."""
+    for module in model.modules():
+        if isinstance(module, RowTiledLinear):
+            found = module.row_class
+            module.row_class = RowClass(max(found.low, least), max(found.high, least), found.exact)
