@@ -1,0 +1,1 @@
+"""How far to guess: depth by sequence and round."""

@@ -1,7 +1,6 @@
 """The flat row of one step: prefill chunks, decode tokens and drafts of all sequences side by side, without padding.
 
-A ``Segment`` is what one sequence contributes; ``FlatBatch`` lays segments out as rows and says, for each tile of rows,
-which keys it may see. It knows positions, parents and slots; not models, not tokens' meaning.
+``FlatBatch`` lays the sequences' segments out as rows and says, for each tile of rows, which keys it may see. It knows positions, parents and slots; not models, not tokens' meaning.
 """
 
 from __future__ import annotations
@@ -11,24 +10,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from headstart.target.kv import BLOCK, Extent
-
-
-@dataclass(slots=True)
-class Segment:
-    """Rows of one sequence in one step.
-
-    ``tokens`` go to positions ``base`` onwards, where ``base`` counts the tokens already in the KV pool. With
-    ``parents`` (row indices within the segment, -1 for row 0 only) the rows form a tree: row 0 is its root and a row's
-    position is ``base`` plus its depth. ``first_logits`` is the first row whose logits are wanted (all rows after it
-    are wanted too); ``len(tokens)`` wants none.
-    """
-
-    extent: Extent
-    base: int
-    tokens: Sequence[int]
-    parents: tuple[int, ...] | None = None
-    first_logits: int = 0
+from headstart.decode.segment import Segment
+from headstart.target.kv import BLOCK
 
 
 @dataclass(slots=True)

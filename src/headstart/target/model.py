@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from headstart.decode.segment import Segment
 from headstart.errors import RequestTooLarge, UnsupportedModel
 from headstart.target import attention
-from headstart.target.batch import FlatBatch, Segment
+from headstart.target.batch import FlatBatch
 from headstart.target.kv import BLOCK, Extent, KVPool, PoolCache, ShapeProbe
 from headstart.target.numerics import RowClass, RowTiledLinear, probe_attention, raise_lows, tile_linears
 

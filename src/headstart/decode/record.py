@@ -1,0 +1,113 @@
+"""What speculation did: counts with the right denominators, and where the time went. Knows numbers only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class SpecRecord:
+    """Counters over rounds, of one sequence or of a whole engine. One *round* here is one sequence's part of one.
+
+    ``drafted`` counts draft tokens that were verified, ``accepted`` those that were handed out, ``emitted`` all tokens
+    handed out by rounds; tokens behind a stop are in none of them, so ``0 <= accepted <= drafted`` and
+    ``emitted <= accepted + rounds``. The first token of a sequence comes from prefill and belongs to no round.
+    ``drafted_at[i]`` counts rounds whose draft reached depth ``i + 1``, ``accepted_at[i]`` those that accepted that deep,
+    so their ratio stays right when depth varies.
+    """
+
+    rounds: int = 0
+    drafted_rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    emitted: int = 0
+    room: int = 0
+    """Sum over rounds of depth + 1, the most that could have been emitted."""
+    drafted_at: list[int] = field(default_factory=list)
+    accepted_at: list[int] = field(default_factory=list)
+    fallbacks: Counter[str] = field(default_factory=Counter)
+    """Rounds a drafter was asked and failed, by reason."""
+
+    def add_round(self, *, depth: int, drafted: int, deepest: int, accepted: int, emitted: int) -> None:
+        """Count one round: allowed ``depth``, ``drafted`` nodes down to depth ``deepest``, and what came of them."""
+        self.rounds += 1
+        self.drafted_rounds += drafted > 0
+        self.drafted += drafted
+        self.accepted += accepted
+        self.emitted += emitted
+        self.room += max(depth, deepest) + 1
+        while len(self.drafted_at) < deepest:
+            self.drafted_at.append(0)
+            self.accepted_at.append(0)
+        for i in range(deepest):
+            self.drafted_at[i] += 1
+        for i in range(accepted):
+            self.accepted_at[i] += 1
+
+    def merge(self, other: SpecRecord) -> None:
+        """Add the counts of ``other``."""
+        for name in ("rounds", "drafted_rounds", "drafted", "accepted", "emitted", "room"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for mine, theirs in ((self.drafted_at, other.drafted_at), (self.accepted_at, other.accepted_at)):
+            mine.extend([0] * (len(theirs) - len(mine)))
+            for i, count in enumerate(theirs):
+                mine[i] += count
+        self.fallbacks.update(other.fallbacks)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted over drafted tokens; ``None`` when nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        """Tokens emitted per round, rounds without a draft included; plain decoding is 1.0."""
+        return self.emitted / self.rounds if self.rounds else None
+
+    @property
+    def system_efficiency(self) -> float | None:
+        """Emitted tokens over the most that the allowed depths could have emitted."""
+        return self.emitted / self.room if self.room else None
+
+    @property
+    def acceptance_by_position(self) -> list[float]:
+        """Of the rounds that drafted to depth i + 1, the share that accepted that deep (unconditional)."""
+        return [a / d if d else 0.0 for a, d in zip(self.accepted_at, self.drafted_at, strict=True)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Counts and rates as plain values."""
+        return {
+            "rounds": self.rounds,
+            "drafted_rounds": self.drafted_rounds,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "emitted": self.emitted,
+            "drafted_at": list(self.drafted_at),
+            "accepted_at": list(self.accepted_at),
+            "fallbacks": dict(self.fallbacks),
+            "acceptance_rate": self.acceptance_rate,
+            "mean_acceptance_length": self.mean_acceptance_length,
+            "system_efficiency": self.system_efficiency,
+        }
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """Seconds of wall clock: drafting, the target's forward, the acceptance rules, and all else in a step."""
+
+    draft: float = 0.0
+    forward: float = 0.0
+    verify: float = 0.0
+    rest: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.draft + self.forward + self.verify + self.rest
+
+    def add(self, other: StepTimes) -> None:
+        self.draft += other.draft
+        self.forward += other.forward
+        self.verify += other.verify
+        self.rest += other.rest

@@ -1,0 +1,112 @@
+"""One sequence being decoded: its tokens, its law, and every condition that can end it.
+
+Knows token ids and, through a small protocol, the text they make. Does not know models, drafters or other sequences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from headstart.decode.params import SamplingParams
+from headstart.decode.record import SpecRecord
+from headstart.decode.sampling import TokenLaw, TokenLogprob
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+class TextSink(Protocol):
+    """Turns tokens into text and watches for stop strings."""
+
+    @property
+    def matched(self) -> str | None:
+        """The stop string that ended the text."""
+        ...
+
+    def push(self, token: int) -> str:
+        """Text that became stable with this token."""
+        ...
+
+    def finish(self) -> str:
+        """Text held back so far."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """State of one sequence.
+
+    ``tokens`` is prompt plus output; ``cached`` counts those whose keys and values are in the pool; ``limit`` bounds
+    ``len(tokens)``. ``stop_ids`` end the sequence when emitted; they are part of the output's ids, not of its text.
+    """
+
+    id: int
+    prompt_length: int
+    tokens: list[int]
+    params: SamplingParams
+    law: TokenLaw
+    stop_ids: frozenset[int]
+    limit: int
+    text: TextSink
+    extent: Any = None
+    cached: int = 0
+    finish: FinishReason | None = None
+    stopped_by: int | str | None = None
+    record: SpecRecord = field(default_factory=SpecRecord)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    accepted_tokens: list[bool] = field(default_factory=list)
+    """For every output token, whether it came from an accepted draft."""
+    pending_text: list[str] = field(default_factory=list)
+    """Stable text per output token not yet handed out; same length as the tokens pushed since."""
+
+    @property
+    def output(self) -> list[int]:
+        return self.tokens[self.prompt_length :]
+
+    @property
+    def prefilling(self) -> bool:
+        """Whether prompt tokens are still missing from the pool."""
+        return self.cached < self.prompt_length
+
+    @property
+    def remaining(self) -> int:
+        """How many more tokens may be emitted."""
+        return self.limit - len(self.tokens)
+
+    def push(self, token: int, *, from_draft: bool) -> bool:
+        """Emit one token; returns whether the sequence is over.
+
+        The order of checks is the order a reader of the output sees: a stop id ends it silently, a stop string ends
+        the text at its earliest place, then the length.
+        """
+        self.tokens.append(token)
+        self.law.append(token)
+        self.accepted_tokens.append(from_draft)
+        if token in self.stop_ids:
+            self.pending_text.append(self.text.push(token) if self.params.include_stop else "")
+            return self.end(FinishReason.STOP, token)
+        self.pending_text.append(self.text.push(token))
+        if self.text.matched is not None:
+            return self.end(FinishReason.STOP, self.text.matched)
+        if self.remaining <= 0:
+            return self.end(FinishReason.LENGTH)
+        return False
+
+    def end(self, reason: FinishReason, stopped_by: int | str | None = None) -> bool:
+        """End the sequence; held back text joins the last token's."""
+        self.finish = reason
+        self.stopped_by = stopped_by
+        tail = self.text.finish()
+        if self.pending_text:
+            self.pending_text[-1] += tail
+        elif tail:
+            self.pending_text.append(tail)
+        return True

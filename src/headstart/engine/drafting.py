@@ -1,0 +1,119 @@
+"""Asking drafters, and surviving them: a drafter can cost speed, never correctness.
+
+Whatever a drafter does wrong becomes an empty or shortened draft, a counter and one warning. Knows the drafter protocol;
+does not know targets or acceptance rules.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from headstart.decode.draft import EMPTY, Draft
+from headstart.decode.round import Turn
+from headstart.draft.base import Drafter, DraftRequest
+from headstart.engine.request import Branch
+
+log = logging.getLogger(__name__)
+
+PLAIN = "none"
+"""The drafter name that means no drafter."""
+
+
+class Drafting:
+    """All drafters of an engine, asked for a whole batch at once."""
+
+    def __init__(self, drafters: Mapping[str, Drafter], vocab_size: int) -> None:
+        self.drafters = dict(drafters)
+        self.vocab_size = vocab_size
+        self.branches: dict[int, Branch] = {}
+        self._warned: set[tuple[str, str]] = set()
+
+    def join(self, branch: Branch) -> None:
+        self.branches[branch.sequence.id] = branch
+
+    def leave(self, branch: Branch) -> None:
+        """The sequence is over, however it ended."""
+        if self.branches.pop(branch.sequence.id, None) is None:
+            return
+        drafter = self.drafters.get(branch.drafter)
+        sequence = branch.sequence
+        if drafter is not None:
+            try:
+                drafter.finish(sequence.id, sequence.tokens, sequence.prompt_length, branch.tenant)
+            except Exception as error:
+                self._warn(branch.drafter, "finish raised", error)
+
+    def propose(self, turns: Sequence[Turn]) -> list[Draft]:
+        """One well-formed draft per turn, within its limits. Never raises."""
+        drafts = [EMPTY] * len(turns)
+        groups: dict[str, list[int]] = {}
+        for i, turn in enumerate(turns):
+            if turn.depth > 0:
+                groups.setdefault(self.branches[turn.sequence.id].drafter, []).append(i)
+        for name, members in groups.items():
+            try:
+                found = self.drafters[name].propose([self._request(turns[i]) for i in members])
+                if len(found) != len(members):
+                    raise ValueError(f"{len(found)} drafts for {len(members)} requests")
+            except Exception as error:
+                for i in members:
+                    self._fail(turns[i], name, "raised", error)
+                continue
+            for i, draft in zip(members, found, strict=True):
+                drafts[i] = self._checked(turns[i], name, draft)
+        return drafts
+
+    def observe(self, turns: Sequence[Turn]) -> None:
+        """Tell each drafter what came of its draft."""
+        for turn in turns:
+            if len(turn.draft):
+                name = self.branches[turn.sequence.id].drafter
+                try:
+                    self.drafters[name].observe(turn.sequence.id, turn.draft, turn.accepted)
+                except Exception as error:
+                    self._warn(name, "observe raised", error)
+
+    def _request(self, turn: Turn) -> DraftRequest:
+        sequence = turn.sequence
+        return DraftRequest(
+            sequence_id=sequence.id,
+            tokens=sequence.tokens,
+            prompt_length=sequence.prompt_length,
+            depth=turn.depth,
+            nodes=turn.nodes,
+            params=sequence.params,
+            seed=sequence.law.seed,
+            tenant=self.branches[sequence.id].tenant,
+            with_q=_samples(turn),
+        )
+
+    def _checked(self, turn: Turn, name: str, draft: Draft) -> Draft:
+        try:
+            problem = draft.problem(self.vocab_size)
+            if problem is not None:
+                return self._fail(turn, name, "malformed", problem)
+            if _samples(turn):
+                draft = draft.principal_chain()
+            cut = draft.truncated(turn.depth, turn.nodes)
+            if cut is not draft:
+                self._fail(turn, name, "too long", f"{len(draft)} tokens for depth {turn.depth}")
+            return cut
+        except Exception as error:  # not even a Draft
+            return self._fail(turn, name, "malformed", error)
+
+    def _fail(self, turn: Turn, name: str, reason: str, detail: object) -> Draft:
+        turn.sequence.record.fallbacks[reason] += 1
+        self._warn(name, reason, detail)
+        return EMPTY
+
+    def _warn(self, name: str, reason: str, detail: object) -> None:
+        level = logging.DEBUG if (name, reason) in self._warned else logging.WARNING
+        self._warned.add((name, reason))
+        log.log(level, "drafter %s: %s (%s); decoding goes on without that draft", name, reason, detail)
+
+
+def _samples(turn: Turn) -> bool:
+    """Whether the sequence's rule needs chains and the laws they were drawn from."""
+    params = turn.sequence.params
+    return params.verify != "coupled" and not params.greedy

@@ -1,0 +1,87 @@
+"""From names to a running engine: load the target, make the drafters, wire them together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from headstart.control.depth import DEFAULT_DEPTH, DepthController, FixedDepth
+from headstart.draft.base import Drafter
+from headstart.engine.engine import Engine
+from headstart.errors import InvalidParameter
+from headstart.target.load import load_target
+
+ROUTES = ("ngram", "model")
+"""Drafters that can be made by name, in order of deployment cost."""
+
+
+def load_engine(
+    model: str,
+    *,
+    drafters: Sequence[str] = ("ngram",),
+    draft_model: str | None = None,
+    depth: int = DEFAULT_DEPTH,
+    nodes: int | None = None,
+    controller: DepthController | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
+    threads: int | None = None,
+    max_model_len: int | None = None,
+    max_sequences: int = 8,
+    kv_tokens: int | None = None,
+    kv_bytes: int | None = None,
+    prefill_chunk: int = 256,
+    progress: Callable[[str], None] | None = None,
+) -> Engine:
+    """Load a target and its drafters by name.
+
+    Args:
+        model, draft_model: as ``headstart.target.load.load_target`` takes them. ``"self"`` as draft model drafts with a
+            copy of the target, for tests of the machinery.
+        drafters: routes to make ready, of ``ngram`` and ``model``; the first is the default. ``model`` needs
+            ``draft_model``, and ``draft_model`` adds it.
+        depth, nodes: the fixed depth, unless a ``controller`` is given.
+
+    Raises:
+        InvalidParameter, ModelNotFound, UnsupportedModel, VocabularyMismatch
+    """
+    names = list(dict.fromkeys(drafters))
+    if draft_model is not None and "model" not in names:
+        names.append("model")
+    for name in names:
+        if name not in ROUTES:
+            raise InvalidParameter("drafter", f"{name!r} is unknown; choose from {', '.join(ROUTES)}")
+    if "model" in names and draft_model is None:
+        raise InvalidParameter("draft_model", "the model drafter needs one; name a small model of the target's family")
+    chosen = controller if controller is not None else FixedDepth(depth, nodes)
+    target = load_target(
+        model,
+        dtype=dtype,
+        device=device,
+        threads=threads,
+        max_model_len=max_model_len,
+        max_sequences=max_sequences,
+        kv_tokens=kv_tokens,
+        kv_bytes=kv_bytes,
+        progress=progress,
+    )
+    made: list[Drafter] = []
+    for name in names:
+        if name == "ngram":
+            from headstart.draft.ngram import NgramDrafter
+
+            made.append(NgramDrafter())
+        else:
+            from headstart.draft.model import ModelDrafter
+
+            assert draft_model is not None
+            draft = load_target(
+                model if draft_model == "self" else draft_model,
+                dtype=dtype,
+                device=device,
+                max_sequences=max_sequences,
+                max_model_len=max_model_len,
+                exact=False,
+                progress=progress,
+            )
+            made.append(ModelDrafter(draft, target))
+    return Engine(target, made, controller=chosen, max_sequences=max_sequences, prefill_chunk=prefill_chunk)
