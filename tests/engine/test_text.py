@@ -73,7 +73,7 @@ def plain_words() -> PreTrainedTokenizerFast:
 
 
 def metaspace(byte_fallback: bool = False) -> PreTrainedTokenizerFast:
-    pieces = ["▁", "▁the", "▁cat", "s", "日", "▁▁▁", ".", "é"]
+    pieces = ["▁", "▁the", "▁cat", "s", "日", "▁▁▁", ".", "é", REPLACEMENT]
     if not byte_fallback:
         vocab = [("<unk>", 0.0)] + [(piece, -1.0) for piece in pieces]
         tokenizer = Tokenizer(models.Unigram(vocab, unk_id=0))
@@ -269,6 +269,12 @@ def test_first_word_keeps_its_space_after_a_prompt() -> None:
         assert run(tokenizer, [cat], prompt=[the, *bos * 40])[1].text == " cat"
 
 
+def test_only_one_space_of_a_text_without_prompt_is_dropped() -> None:
+    for tokenizer in (METASPACE, BYTE_FALLBACK):
+        ids = pieces(tokenizer, "▁", "▁the")
+        assert run(tokenizer, ids)[1].text == decode(tokenizer, ids) == " the"
+
+
 def test_first_fragment_continues_the_prompt() -> None:
     play, ing, the = pieces(WORD_PIECES, "play", "##ing", "the")
     assert run(WORD_PIECES, [ing, the], prompt=[play])[1].text == "ing the"
@@ -308,6 +314,12 @@ def test_characters_that_always_straddle_tokens_keep_coming() -> None:
 def test_a_replacement_character_that_the_model_means() -> None:
     ids = pieces(WORD_PIECES, "the", REPLACEMENT, "cat", REPLACEMENT)
     assert run(WORD_PIECES, ids)[1].text == f"the {REPLACEMENT} cat {REPLACEMENT}"
+
+
+def test_a_meant_replacement_character_keeps_its_place_among_bytes() -> None:
+    mark = pieces(BYTE_FALLBACK, REPLACEMENT)
+    ids = [*fallback_of("a"), *mark, *fallback_of("b"), *mark]
+    assert run(BYTE_FALLBACK, ids)[1].text == f"a{REPLACEMENT}b{REPLACEMENT}"
 
 
 def test_special_tokens_are_left_out_or_kept() -> None:
@@ -439,6 +451,11 @@ def test_stop_cases(tokens: list[str], stop: tuple[str, ...], text: str, matched
     assert done == pushes
     stream.finish()
     assert (stream.text, stream.matched) == (text, matched)
+
+
+def test_nothing_is_held_back_when_the_stop_string_is_delivered_anyway() -> None:
+    deltas, _ = run(_Literal(["E", "N", "x", "EN", "D"]), range(5), stop=("END",), include_stop=True)
+    assert deltas == ["E", "N", "x", "EN", "D", ""]
 
 
 def test_nothing_follows_a_match() -> None:
