@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import torch
 
 from headstart.decode.segment import Segment
-from headstart.target.kv import BLOCK
 
 
 @dataclass(slots=True)
@@ -44,18 +43,21 @@ class FlatBatch:
 
     ``input_ids``, ``position_ids``: int64 ``[1, rows]``; ``slots``: int64 ``[rows]`` in the pool; ``logits_index``: int64
     rows whose logits are wanted, segment by segment. Rows are filled up to ``least_rows`` with copies that write to
-    the pool's scratch block.
+    the slots from ``scratch`` on. Keys are padded to multiples of ``block``.
     """
 
     def __init__(
         self,
         segments: Sequence[Segment],
+        *,
         scratch: int,
+        block: int,
         dtype: torch.dtype,
         device: torch.device,
         least_rows: int = 1,
     ) -> None:
         self.segments = segments
+        self.block = block
         self.dtype, self.device = dtype, device
         self._tiles: dict[tuple[int | None, int], list[Tile]] = {}
         ids: list[int] = []
@@ -85,10 +87,10 @@ class FlatBatch:
             ids.append(ids[0])
             positions.append(positions[0])
             slots.append(scratch + i)
-        self.input_ids = torch.tensor([ids], device=device)
-        self.position_ids = torch.tensor([positions], device=device)
-        self.slots = torch.tensor(slots, device=device)
-        self.logits_index = torch.tensor(wanted, device=device)
+        self.input_ids = torch.tensor([ids], dtype=torch.long, device=device)
+        self.position_ids = torch.tensor([positions], dtype=torch.long, device=device)
+        self.slots = torch.tensor(slots, dtype=torch.long, device=device)
+        self.logits_index = torch.tensor(wanted, dtype=torch.long, device=device)
 
     def tiles(self, window: int | None, most_rows: int) -> list[Tile]:
         """Attention tiles of at most ``most_rows`` rows under a sliding ``window`` (``None``: full attention)."""
@@ -109,7 +111,7 @@ class FlatBatch:
         out = []
         for low in range(0, count, most_rows):
             high = min(low + most_rows, count)
-            keys = -(-(segment.base + high) // BLOCK) * BLOCK
+            keys = self._padded(segment.base + high)
             position = torch.arange(segment.base + low, segment.base + high, device=self.device)
             mask = self._mask(position, keys, window)
             start = segment.extent.start
@@ -139,16 +141,17 @@ class FlatBatch:
             fresh = [i for i, row in enumerate(path) if row not in covered]
             covered.update(path)
             start, length = segment.extent.start, segment.base + len(path)
-            slots = torch.arange(start, start + -(-length // BLOCK) * BLOCK, device=self.device)
+            slots = torch.arange(start, start + self._padded(length), device=self.device)
             slots[segment.base : length] = torch.tensor(path, device=self.device) + (start + segment.base)
-            # the tail past `length` is masked; clamp it into the extent, where values are finite
-            slots.clamp_(max=start + segment.extent.size - 1)
             for low in range(0, len(fresh), most_rows):
                 part = fresh[low : low + most_rows]
                 rows = torch.tensor([first + path[i] for i in part], device=self.device)
                 position = torch.tensor([segment.base + i for i in part], device=self.device)
                 out.append(Tile(rows, slots, self._mask(position, slots.numel(), window)))
         return out
+
+    def _padded(self, keys: int) -> int:
+        return -(-keys // self.block) * self.block
 
     def _mask(self, position: torch.Tensor, keys: int, window: int | None) -> torch.Tensor:
         key = torch.arange(keys, device=self.device)

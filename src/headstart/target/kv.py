@@ -14,9 +14,6 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache
 
-BLOCK = 64
-"""Slots per block. Attention pads keys to whole blocks, so an extent must cover them (see ``numerics``)."""
-
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
@@ -39,23 +36,26 @@ class Extent:
     released: bool = field(default=False)
 
 
-def blocks_for(tokens: int) -> int:
-    return -(-tokens // BLOCK)
-
-
 class KVPool:
     """Keys and values of all layers, ``[kv_heads, slots, dim]`` each, with a scratch block for padding rows.
 
-    Memory is taken once, here. ``capacity`` is in tokens and rounded up to whole blocks.
+    Memory is taken once, here. ``capacity`` is in tokens and rounded up to whole blocks of ``block`` slots; attention pads
+    keys to whole blocks, so every extent covers them.
     """
 
     def __init__(
-        self, shapes: Sequence[LayerShape], capacity: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+        self,
+        shapes: Sequence[LayerShape],
+        capacity: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        block: int = 64,
     ) -> None:
         self.shapes = tuple(shapes)
-        self.capacity = blocks_for(capacity) * BLOCK
+        self.block = block
+        self.capacity = self._whole_blocks(capacity)
         self.scratch = self.capacity
-        slots = self.capacity + BLOCK
+        slots = self.capacity + block
         # zeros, not empty: padded keys are read and masked, and 0 * NaN would be NaN.
         self.keys = [torch.zeros(s.kv_heads, slots, s.key_dim, dtype=dtype, device=device) for s in self.shapes]
         self.values = [torch.zeros(s.kv_heads, slots, s.value_dim, dtype=dtype, device=device) for s in self.shapes]
@@ -76,7 +76,7 @@ class KVPool:
 
     def reserve(self, tokens: int) -> Extent | None:
         """An extent of at least ``tokens`` slots, or ``None`` when the pool has not that much free."""
-        size = blocks_for(max(tokens, 1)) * BLOCK
+        size = self._whole_blocks(max(tokens, 1))
         if size > self.free:
             return None
         start = self._hole(size)
@@ -120,6 +120,9 @@ class KVPool:
         """Copy the first ``tokens`` rows of one extent to another."""
         for tensor in (*self.keys, *self.values):
             tensor[:, target.start : target.start + tokens] = tensor[:, source.start : source.start + tokens]
+
+    def _whole_blocks(self, tokens: int) -> int:
+        return -(-tokens // self.block) * self.block
 
     def _hole(self, size: int) -> int | None:
         end = 0

@@ -17,8 +17,16 @@ from headstart.decode.segment import Segment
 from headstart.errors import RequestTooLarge, UnsupportedModel
 from headstart.target import attention
 from headstart.target.batch import FlatBatch
-from headstart.target.kv import BLOCK, Extent, KVPool, PoolCache, ShapeProbe
-from headstart.target.numerics import RowClass, RowTiledLinear, probe_attention, raise_lows, tile_linears
+from headstart.target.kv import Extent, KVPool, PoolCache, ShapeProbe
+from headstart.target.numerics import (
+    KEY_MULTIPLES,
+    AttentionClass,
+    RowClass,
+    RowTiledLinear,
+    probe_attention,
+    raise_lows,
+    tile_linears,
+)
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +39,13 @@ class Numerics:
 
     ``exact_rows`` is the verdict of the whole-model check: logits of rows computed in blocks equal those computed one
     at a time, bit for bit. ``linear`` maps weight shapes to row counts ``low … high``; ``attention`` likewise for query
-    rows. ``reason`` says why rows are not exact.
+    rows, with keys padded to multiples of ``keys``. ``reason`` says why rows are not exact.
     """
 
     exact_rows: bool
     linear: dict[str, tuple[int, int]] = field(default_factory=dict)
     attention: tuple[int, int] = (1, 1)
+    keys: int = 1
     reason: str | None = None
 
 
@@ -82,10 +91,13 @@ class Target:
         attention.register()
         model.set_attn_implementation(attention.NAME)
         shapes = self._layer_shapes()
-        self.pool = KVPool(shapes, kv_tokens, self.dtype, self.device)
+        kinds = sorted({(s.kv_heads, s.key_dim, s.value_dim) for s in shapes})
+        found = [probe_attention(*kind, self.dtype, self.device) for kind in kinds] if exact else []
+        block = max((c.keys for c in found), default=KEY_MULTIPLES[0])
+        self.pool = KVPool(shapes, kv_tokens, self.dtype, self.device, block)
         self._least_rows = 1
         self._row_class = RowClass(1, 64)
-        self.numerics = self._make_exact() if exact else Numerics(exact_rows=False, reason="not asked for")
+        self.numerics = self._make_exact(kinds, found) if exact else Numerics(exact_rows=False, reason="not asked for")
 
     @property
     def info(self) -> dict[str, Any]:
@@ -104,6 +116,7 @@ class Target:
             "numerics": {
                 "linear": {shape: list(rows) for shape, rows in self.numerics.linear.items()},
                 "attention": list(self.numerics.attention),
+                "keys": self.numerics.keys,
                 "reason": self.numerics.reason,
             },
         }
@@ -120,7 +133,14 @@ class Target:
                 raise RequestTooLarge(
                     f"{segment.base + len(segment.tokens)} rows do not fit an extent of {segment.extent.size} slots"
                 )
-        batch = FlatBatch(segments, self.pool.scratch, self.dtype, self.device, self._least_rows)
+        batch = FlatBatch(
+            segments,
+            scratch=self.pool.scratch,
+            block=self.pool.block,
+            dtype=self.dtype,
+            device=self.device,
+            least_rows=self._least_rows,
+        )
         cache = PoolCache(self.pool, batch.slots, batch.run)
         output = self.model(
             input_ids=batch.input_ids,
@@ -152,11 +172,9 @@ class Target:
             )
         return [probe.shapes[i] for i in layers]
 
-    def _make_exact(self) -> Numerics:
+    def _make_exact(self, kinds: Sequence[tuple[int, int, int]], found: Sequence[AttentionClass]) -> Numerics:
         linear = tile_linears(self.model)
-        kinds = sorted({(s.kv_heads, s.key_dim, s.value_dim) for s in self.pool.shapes})
-        found = [probe_attention(*kind, self.dtype, self.device) for kind in kinds]
-        low, high = max(c.low for c in found), min(c.high for c in found)
+        low, high = max(c.rows.low for c in found), min(c.rows.high for c in found)
         failure = None
         for least in (1, 2, 4, 8, 16):  # the probe compares samples; the whole model compares everything
             raise_lows(self.model, least)
@@ -168,11 +186,11 @@ class Target:
         reason = None
         if failure is not None:
             inexact = [f"linear {name}" for name, c in linear.items() if not c.exact]
-            inexact += [f"attention {kind}" for kind, c in zip(kinds, found, strict=True) if not c.exact]
+            inexact += [f"attention {kind}" for kind, c in zip(kinds, found, strict=True) if not c.rows.exact]
             reason = "; ".join([failure, *inexact])
             log.warning("%s: rows are not bitwise exact on this device (%s)", self.name, reason)
         ranges = {name: (max(c.low, least), max(c.high, least)) for name, c in linear.items()}
-        return Numerics(reason is None, ranges, (self._row_class.low, self._row_class.high), reason)
+        return Numerics(reason is None, ranges, (self._row_class.low, self._row_class.high), self.pool.block, reason)
 
     def _common_low(self) -> int:
         """Rows to fill a batch up to at once: what most weights need. A layer that needs more fills up by itself."""
@@ -183,19 +201,26 @@ class Target:
                 weights[low] = weights.get(low, 0) + module.weight.numel()
         return max(weights, key=lambda low: weights[low], default=1)
 
-    def _check_rows(self, length: int = 24) -> str | None:
-        """Decode ``length`` tokens one row at a time, then in blocks of several widths; compare every logit bit."""
-        extent = self.pool.reserve(length)
+    def _check_rows(self, start: int = 48, length: int = 24) -> str | None:
+        """Decode ``length`` tokens one row at a time, then in blocks of several widths; compare every logit bit.
+
+        They lie across the end of the first block of keys, so that rows of one call differ in padded width.
+        """
+        start = min(start, self.max_model_len - length - 1)
+        if start < 0:
+            start, length = 0, self.max_model_len
+        extent = self.pool.reserve(start + length)
         if extent is None:
             return "the KV pool is too small for the check"
         try:
             generator = torch.Generator().manual_seed(7)
-            ids = torch.randint(0, self.vocab_size, (length,), generator=generator).tolist()
-            single = torch.cat([self.forward([Segment(extent, i, [ids[i]])]) for i in range(length)])
+            ids = torch.randint(0, self.vocab_size, (start + length,), generator=generator).tolist()
+            if start:
+                self.forward([Segment(extent, 0, ids[:start], first_logits=start)])
+            rows = range(start, start + length)
+            single = torch.cat([self.forward([Segment(extent, i, ids[i : i + 1])]) for i in rows])
             for width in (2, 3, 5, 8, 9, length):
-                blocks = [
-                    self.forward([Segment(extent, i, ids[i : i + width])]) for i in range(0, length, width)
-                ]
+                blocks = [self.forward([Segment(extent, i, ids[i : i + width])]) for i in rows[::width]]
                 different = (torch.cat(blocks) != single).any(dim=-1).sum().item()
                 if different:
                     return f"{different} of {length} logit rows differ in blocks of {width}"
@@ -257,4 +282,4 @@ def kv_bytes_per_token(model: PreTrainedModel) -> int:
     return int(config.num_hidden_layers * heads * dim * 2 * model.dtype.itemsize)
 
 
-__all__ = ["BLOCK", "Numerics", "Target", "eos_ids", "kv_bytes_per_token", "real_vocab_size", "refuse_unsupported"]
+__all__ = ["Numerics", "Target", "eos_ids", "kv_bytes_per_token", "real_vocab_size", "refuse_unsupported"]

@@ -1,0 +1,80 @@
+"""The KV pool: whole blocks, no overlap, nothing lost."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headstart.target.kv import KVPool, LayerShape
+
+BLOCK = 64
+SHAPES = [LayerShape(2, 4, 4), LayerShape(1, 8, 6)]
+
+
+def pool(blocks: int = 8) -> KVPool:
+    return KVPool(SHAPES, blocks * BLOCK, torch.float32)
+
+
+def test_capacity_is_whole_blocks_and_accounted() -> None:
+    small = KVPool(SHAPES, 100, torch.bfloat16)
+    assert small.capacity == 2 * BLOCK
+    assert small.bytes == (small.capacity + BLOCK) * sum(s.bytes_per_token(torch.bfloat16) for s in SHAPES)
+
+
+def test_reserve_refuses_what_does_not_fit_and_release_gives_it_back() -> None:
+    p = pool(4)
+    a = p.reserve(3 * BLOCK)
+    assert a is not None
+    assert p.reserve(BLOCK + 1) is None
+    p.release(a)
+    p.release(a)
+    assert p.free == p.capacity
+    assert p.reserve(4 * BLOCK) is not None
+
+
+def test_a_fragmented_pool_compacts_and_keeps_contents() -> None:
+    p = pool(4)
+    extents = [p.reserve(BLOCK) for _ in range(4)]
+    for i, extent in enumerate(extents):
+        for tensor in (*p.keys, *p.values):
+            tensor[:, extent.start : extent.start + BLOCK] = i
+    p.release(extents[0])
+    p.release(extents[2])
+    wide = p.reserve(2 * BLOCK)
+    assert wide is not None
+    for i in (1, 3):
+        for tensor in (*p.keys, *p.values):
+            assert bool((tensor[:, extents[i].start : extents[i].start + BLOCK] == i).all())
+
+
+def test_move_reorders_rows() -> None:
+    p = pool(2)
+    p.reserve(BLOCK)
+    extent = p.reserve(BLOCK)
+    for tensor in (*p.keys, *p.values):
+        tensor[0, extent.start : extent.start + BLOCK, 0] = torch.arange(BLOCK).float()
+    p.move(extent, [5, 7, 9], 5)
+    for tensor in (*p.keys, *p.values):
+        assert tensor[0, extent.start + 5 : extent.start + 8, 0].tolist() == [5.0, 7.0, 9.0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 3 * BLOCK)), max_size=40))
+def test_extents_never_overlap(steps: list[tuple[bool, int]]) -> None:
+    p = pool(8)
+    live: list[tuple[object, int]] = []
+    for take, size in steps:
+        if take or not live:
+            extent = p.reserve(size)
+            if extent is not None:
+                live.append((extent, size))
+        else:
+            p.release(live.pop(size % len(live))[0])
+        spans = sorted((e.start, e.start + e.size) for e, _ in live)
+        assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
+        assert all(0 <= a and b <= p.capacity for a, b in spans)
+        assert p.used == sum(b - a for a, b in spans)
+    for extent, _ in live:
+        p.release(extent)
+    assert p.used == 0
