@@ -1,0 +1,230 @@
+"""``headstart generate``: one prompt, one answer. Text goes to stdout and nothing else does.
+
+Knows how to read a prompt, print text as it comes and account for it; decoding is the engine's.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from headstart.cli import options
+from headstart.cli.answer import as_json, legend, stats
+from headstart.cli.files import check_writable, write_json
+from headstart.cli.guard import guarded, interrupted, our_warnings, quiet_libraries, stages, stderr
+from headstart.control.depth import DEFAULT_DEPTH, check_depth
+from headstart.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from headstart.decode.params import SamplingParams
+    from headstart.engine.engine import Engine
+    from headstart.engine.request import Chunk, Output, Prompt
+
+DRAFTERS = ("ngram", "model", "none")
+DRAFTED = "\x1b[32m"
+RESET = "\x1b[0m"
+
+Number = options.SAMPLING
+
+
+@guarded
+def generate(
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt; - reads it from stdin.")],
+    system: Annotated[
+        str | None, typer.Option("--system", metavar="TEXT", help="A system message before the prompt.")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Take the prompt as it is, without the chat template.")] = False,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Print text as it comes.", rich_help_panel=options.OUTPUT)
+    ] = False,
+    show_drafts: Annotated[
+        bool,
+        typer.Option(
+            "--show-drafts",
+            help="Stream, and colour the tokens that were drafted and accepted.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = False,
+    model: options.Model = "smollm2",
+    draft_model: options.DraftModel = None,
+    drafter: Annotated[
+        str | None,
+        typer.Option(
+            "--drafter",
+            metavar="ROUTE",
+            help="ngram, model or none. [default: model with --draft-model, else ngram]",
+            rich_help_panel=options.SPECULATION,
+        ),
+    ] = None,
+    depth: options.Depth = DEFAULT_DEPTH,
+    nodes: options.Nodes = None,
+    verify: options.Verify = "coupled",
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", metavar="N", help="Longest answer, in tokens.", rich_help_panel=Number)
+    ] = 256,
+    temperature: Annotated[
+        float, typer.Option("--temperature", metavar="T", help="0 is greedy.", rich_help_panel=Number)
+    ] = 0.0,
+    top_p: Annotated[float, typer.Option("--top-p", metavar="P", help="1 is off.", rich_help_panel=Number)] = 1.0,
+    top_k: Annotated[int, typer.Option("--top-k", metavar="K", help="0 is off.", rich_help_panel=Number)] = 0,
+    min_p: Annotated[float, typer.Option("--min-p", metavar="P", help="0 is off.", rich_help_panel=Number)] = 0.0,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", metavar="N", help="Same seed, same text. [default: drawn]", rich_help_panel=Number),
+    ] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option("--stop", metavar="TEXT", help="Ends the answer. May be repeated.", rich_help_panel=Number),
+    ] = None,
+    repetition_penalty: Annotated[
+        float, typer.Option("--repetition-penalty", metavar="X", help="1 is off.", rich_help_panel=Number)
+    ] = 1.0,
+    presence_penalty: Annotated[
+        float, typer.Option("--presence-penalty", metavar="X", help="0 is off.", rich_help_panel=Number)
+    ] = 0.0,
+    frequency_penalty: Annotated[
+        float, typer.Option("--frequency-penalty", metavar="X", help="0 is off.", rich_help_panel=Number)
+    ] = 0.0,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            "--logprobs",
+            metavar="N",
+            help="Log-probabilities of the N best tokens at each place, in the JSON file.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = None,
+    n: Annotated[
+        int, typer.Option("--n", metavar="N", help="Answers to one prompt, decoded together.", rich_help_panel=Number)
+    ] = 1,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    json: options.Json = None,
+    force: options.Force = False,
+) -> None:
+    """Decode one prompt. The answer goes to stdout, everything else to stderr."""
+    check_writable(json, force)
+    route = _route(drafter, draft_model)
+    check_depth("--depth", depth)
+    stream = stream or show_drafts
+    if stream and n > 1:
+        raise InvalidParameter("--n", f"{n} answers cannot be streamed side by side; leave out --stream or --n")
+    if raw and system is not None:
+        raise InvalidParameter("--system", "needs the chat template, which --raw leaves out")
+    if logprobs is not None and json is None:
+        raise InvalidParameter("--logprobs", "are written to the JSON file; add --json FILE")
+    text = sys.stdin.read() if prompt == "-" else prompt
+    if not text.strip():
+        raise InvalidParameter("prompt", "is empty; at least one word is needed")
+
+    from headstart.decode.params import SamplingParams
+
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
+        seed=seed if seed is not None else secrets.randbits(32),
+        stop=tuple(stop or ()),
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logprobs=logprobs,
+        n=n,
+        verify=verify,  # type: ignore[arg-type]  # checked there
+    )
+    console = stderr()
+    with ExitStack() as stack:
+        stack.enter_context(our_warnings(console))
+        with stages(console) as say:
+            say("loading torch and transformers")
+            quiet_libraries()
+            from headstart.engine.load import load_engine
+
+            engine = load_engine(
+                model,
+                drafters=[] if route == "none" else [route],
+                draft_model=draft_model,
+                depth=depth,
+                nodes=nodes,
+                dtype=dtype,
+                device=device,
+                threads=threads,
+                max_sequences=n,
+                progress=say,
+            )
+            stack.enter_context(engine)
+        given = _prompt(text, system, raw, engine, console)
+        output, stopped = _decode(engine, given, params, stream, show_drafts)
+    if json is not None:
+        write_json(json, as_json(output, engine, text, params, route, depth), force)
+    for line in stats(output, route, params):
+        console.print(line, style="dim", markup=False, soft_wrap=True)
+    if show_drafts:
+        console.print(legend(output), markup=False, soft_wrap=True)
+    if stopped:
+        interrupted("interrupted; what was produced so far is shown")
+
+
+def _route(drafter: str | None, draft_model: str | None) -> str:
+    route = drafter if drafter is not None else ("ngram" if draft_model is None else "model")
+    if route not in DRAFTERS:
+        raise InvalidParameter("--drafter", f"{route!r} is unknown; choose from {', '.join(DRAFTERS)}")
+    if route == "model" and draft_model is None:
+        raise InvalidParameter(
+            "--draft-model", "the drafter model needs one; name a small model of the target's family"
+        )
+    if route != "model" and draft_model is not None:
+        raise InvalidParameter("--draft-model", f"given, but --drafter {route} does not use it")
+    return route
+
+
+def _prompt(text: str, system: str | None, raw: bool, engine: Engine, console: Console) -> Prompt:
+    tokenizer = engine.target.tokenizer
+    if raw:
+        return text
+    if system is None and tokenizer is not None and not tokenizer.chat_template:
+        console.print("no chat template; the prompt is taken as it is", style="dim")
+        return text
+    messages = [] if system is None else [{"role": "system", "content": system}]
+    return [*messages, {"role": "user", "content": text}]
+
+
+def _decode(
+    engine: Engine, prompt: Prompt, params: SamplingParams, stream: bool, show_drafts: bool
+) -> tuple[Output, bool]:
+    """Decode and print; on Ctrl-C what was produced so far, and ``True``."""
+    coloured = show_drafts and Console().is_terminal and Console().color_system is not None
+    request = engine.submit(prompt, params)
+    stopped = False
+    try:
+        while not request.done:
+            engine.step()
+            while stream and request.chunks:
+                _print_chunk(request.chunks.popleft(), coloured)
+    except KeyboardInterrupt:
+        stopped = True
+    finally:
+        engine.cancel(request)
+    while stream and request.chunks:
+        _print_chunk(request.chunks.popleft(), coloured)
+    output = engine.output(request)
+    if stream:
+        sys.stdout.write("\n")
+    else:
+        sys.stdout.write("\n".join(f"{completion.text}\n" for completion in output.completions))
+    sys.stdout.flush()
+    return output, stopped
+
+
+def _print_chunk(chunk: Chunk, coloured: bool) -> None:
+    for text, drafted in zip(chunk.texts, chunk.from_draft, strict=True):
+        sys.stdout.write(f"{DRAFTED}{text}{RESET}" if coloured and drafted and text else text)
+    sys.stdout.flush()

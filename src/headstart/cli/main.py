@@ -1,0 +1,52 @@
+"""The command ``headstart``: names its commands and nothing else. Each lives in a file of its own.
+
+Loading this module is cheap: a command imports what runs a model when it is called.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headstart import __version__
+from headstart.cli.generate import generate
+from headstart.cli.guard import EXIT_INTERRUPTED
+from headstart.cli.try_ import try_
+
+app = typer.Typer(
+    name="headstart",
+    help="Faster decoding of large language models that never changes a token.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("try")(try_)
+app.command("generate")(generate)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"headstart {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPTED) from None
+
+
+if __name__ == "__main__":
+    main()
