@@ -69,11 +69,10 @@ class Engine:
         self.default_drafter = default_drafter or next(iter(self._drafting.drafters), PLAIN)
         self._check_drafter(self.default_drafter)
         self._scheduler = Scheduler(target.pool, max_sequences, prefill_chunk)
-        self._requests: dict[int, Request] = {}
         self._next_request = 0
         self._next_sequence = 0
         self._lock = threading.RLock()
-        self._stepping = False
+        self._busy = False
         self._executor: ThreadPoolExecutor | None = None
         self.times = StepTimes()
         self._ended = SpecRecord()
@@ -98,16 +97,15 @@ class Engine:
         limit = self._limit(len(ids), params)
         seed = params.seed if params.seed is not None else secrets.randbits(63)
         with self._lock:
-            number = self._next_request
+            request = Request(self._next_request, ids, params, perf_counter())
             self._next_request += 1
-            branches = []
             for i in range(params.n):
                 sequence = self._sequence(ids, params, derive_seed(seed, i), limit)
-                branches.append(Branch(number, i, sequence, drafter, speculation.depth, speculation.tenant))
-            request = Request(number, ids, params, branches, perf_counter())
-            request.texts = [[] for _ in branches]
-            self._requests[request.id] = request
-            self._scheduler.add(branches)
+                request.branches.append(
+                    Branch(request, i, sequence, drafter, speculation.depth, speculation.tenant)
+                )
+                request.texts.append([])
+            self._scheduler.add(request.branches)
         return request
 
     def cancel(self, request: Request) -> None:
@@ -115,7 +113,7 @@ class Engine:
         a step, when that step ends). Cancelling a finished request does nothing."""
         request.cancelled = True
         with self._lock:
-            if not self._stepping:
+            if not self._busy:
                 self._reap()
 
     @property
@@ -127,17 +125,17 @@ class Engine:
         """Play one round for everyone; returns whether there was work."""
         with self._lock:
             started = perf_counter()
-            if self._stepping:
+            if self._busy:
                 raise RuntimeError("step() called from inside a step")
-            self._stepping = True
+            self._busy = True
             times = StepTimes()
             try:
                 self._reap()
+                self._busy = True
                 now = perf_counter()
                 for branch in self._scheduler.admit():
                     self._drafting.join(branch)
-                    request = self._owner(branch)
-                    request.started = request.started or now
+                    branch.request.started = branch.request.started or now
                 if not self._scheduler.running:
                     return False
                 turns = self._turns()
@@ -146,7 +144,6 @@ class Engine:
                 self._drafting.observe(turns)
                 self._feed_controller(turns, times)
             finally:
-                self._stepping = False
                 self._deliver()
                 self._reap()
                 times.rest += perf_counter() - started - times.total
@@ -262,8 +259,8 @@ class Engine:
     def close(self) -> None:
         """Cancel everything and stop the worker thread."""
         with self._lock:
-            for request in list(self._requests.values()):
-                self.cancel(request)
+            for branch in self._branches():
+                self.cancel(branch.request)
         if self._executor is not None:
             self._executor.shutdown(wait=True)
             self._executor = None
@@ -310,7 +307,7 @@ class Engine:
             fresh = len(sequence.tokens) - sequence.prompt_length - branch.delivered
             if not fresh:
                 continue
-            request = self._owner(branch)
+            request = branch.request
             request.first_token = request.first_token or now
             texts = tuple(sequence.pending_text)
             sequence.pending_text.clear()
@@ -330,22 +327,26 @@ class Engine:
 
     def _reap(self) -> None:
         """Take out sequences that have ended or whose request was cancelled, and give their slots back."""
-        for branch in [*self._scheduler.running, *self._scheduler.waiting]:
-            request = self._owner(branch)
-            if request.cancelled and branch.sequence.finish is None:
-                branch.sequence.end(FinishReason.CANCELLED)
-            if branch.sequence.finish is not None:
-                self._scheduler.remove(branch)
-                self._drafting.leave(branch)
-                self._ended.merge(branch.sequence.record)
-                if request.done:
-                    request.ended = perf_counter()
-                    self._requests.pop(request.id, None)
+        self._busy = True  # a drafter may cancel from inside `finish`; the loop below sees that too
+        try:
+            while over := next((b for b in self._branches() if self._is_over(b)), None):
+                self._scheduler.remove(over)
+                self._drafting.leave(over)
+                self._ended.merge(over.sequence.record)
+                if over.request.done:
+                    over.request.ended = perf_counter()
+        finally:
+            self._busy = False
+
+    def _is_over(self, branch: Branch) -> bool:
+        if branch.sequence.finish is None and branch.request.cancelled:
+            branch.sequence.end(FinishReason.CANCELLED)
+        return branch.sequence.finish is not None
+
+    def _branches(self) -> list[Branch]:
+        return [*self._scheduler.running, *self._scheduler.waiting]
 
     # -- helpers ----------------------------------------------------------------------------------------------------
-
-    def _owner(self, branch: Branch) -> Request:
-        return self._requests[branch.request_id]
 
     def _sequence(self, ids: list[int], params: SamplingParams, seed: int, limit: int) -> Decoding:
         stop_ids = frozenset(params.stop_token_ids)

@@ -92,7 +92,7 @@ class Output:
 class Branch:
     """One of the ``n`` sequences of a request inside the engine."""
 
-    request_id: int
+    request: Request
     index: int
     sequence: Decoding
     drafter: str
@@ -109,8 +109,8 @@ class Request:
     id: int
     prompt: list[int]
     params: SamplingParams
-    branches: list[Branch]
     submitted: float
+    branches: list[Branch] = field(default_factory=list)
     started: float | None = None
     first_token: float | None = None
     ended: float | None = None
