@@ -27,16 +27,24 @@ WORTH = 1.05
 """A gain below 5 % is within what two runs of the same thing differ by."""
 LOW_ACCEPTANCE = 0.4
 PEER = "transformers"
+SHOWN = 5
+"""Most kinds or prompts named in one sentence."""
 
 
 def table(rows: Sequence[Row], conditions: Conditions) -> Table:
     """All rows by prompt, then one total per route."""
-    made = Table(box=box.SIMPLE_HEAD, caption=_caption(conditions), caption_justify="left", show_footer=False)
-    for name in ("prompt", "route"):
-        made.add_column(name, no_wrap=True)
-    for name in ("tok/s", "speedup", "with prompt", "accepted", "length"):
+    made = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+        caption=_caption(conditions),
+        caption_justify="left",
+    )
+    made.add_column("prompt", no_wrap=True, max_width=28)
+    made.add_column("route", no_wrap=True)
+    for name in ("tok/s", "speedup", "overall", "accepted", "length"):
         made.add_column(name, justify="right", no_wrap=True)
-    made.add_column("identical", no_wrap=True)
+    made.add_column("identical")
     previous = None
     for row in rows:
         first = row.number != previous
@@ -44,13 +52,13 @@ def table(rows: Sequence[Row], conditions: Conditions) -> Table:
             made.add_section()
         previous = row.number
         base = next((r for r in rows if r.route == row.baseline and r.number == row.number), None)
-        with_prompt = _quotient(row.run.tok_s_total, base.run.tok_s_total if base else None)
+        overall = _quotient(row.run.tok_s_total, base.run.tok_s_total if base else None)
         made.add_row(
             _label(row) if first else "",
             row.route,
             _number(row.run.tok_s),
             _times(speedup(row, rows)),
-            _times(with_prompt),
+            _times(overall),
             _percent(acceptance_rate(row.run)),
             _number(mean_acceptance_length(row.run), 2),
             _identical(row),
@@ -184,11 +192,13 @@ def _peer(rows: Sequence[Row], own: Sequence[Total], peers: Sequence[Total]) -> 
 def _caption(conditions: Conditions) -> Text:
     nodes = f", {conditions.nodes} nodes" if conditions.nodes else ""
     runs = f", median of {conditions.repeat}" if conditions.repeat > 1 else ""
+    threads = "1 thread" if conditions.threads == 1 else f"{conditions.threads} threads"
     lines = [
-        f"{conditions.model}, {conditions.dtype} on {conditions.device}, {conditions.threads} threads, depth "
-        f"{conditions.depth}{nodes}, rule {conditions.verify}, seed {conditions.seed}{runs}",
-        "tok/s, speedup: tokens after the first, over the seconds after the first (decode only). with prompt: speedup",
-        "of the whole request. accepted: of the drafted tokens. length: tokens per round, plain is 1.",
+        f"{conditions.model}, {conditions.dtype} on {conditions.device}, {threads}, depth {conditions.depth}{nodes}, "
+        f"rule {conditions.verify}, seed {conditions.seed}{runs}.",
+        "tok/s and speedup: decode only, that is tokens and seconds after the first token.",
+        "overall: speedup of the whole request, prompt included. accepted: share of the",
+        "draft tokens. length: tokens per round. identical: to plain, token by token.",
     ]
     return Text("\n".join(lines), style="dim")
 
@@ -216,7 +226,9 @@ def _prompts(count: int) -> str:
 
 
 def _kinds(kinds: dict[str, float], chosen: Callable[[float], bool]) -> str:
-    return ", ".join(f"{kind} ({ratio:.2f}×)" for kind, ratio in kinds.items() if chosen(ratio))
+    found = [f"{kind} ({ratio:.2f}×)" for kind, ratio in kinds.items() if chosen(ratio)]
+    more = len(found) - SHOWN
+    return ", ".join(found[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _quotient(rate: float | None, base: float | None) -> float | None:

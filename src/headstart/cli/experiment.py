@@ -72,7 +72,7 @@ class EngineRoute:
                 tick(len(sequence.output), perf_counter() - request.first_token)
 
         drive(self.engine, request, on_step)
-        output = self.engine.output(request)
+        output = request.output()
         record = output.completions[0].record
         first = output.first_token_seconds if output.first_token_seconds is not None else output.seconds
         return Run(

@@ -215,7 +215,7 @@ def _decode(
         engine.cancel(request)
     while stream and request.chunks:
         _print_chunk(request.chunks.popleft(), coloured)
-    output = engine.output(request)
+    output = request.output()
     if stream:
         sys.stdout.write("\n")
     else:

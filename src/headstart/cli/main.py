@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from headstart import __version__
 from headstart.cli.generate import generate
 from headstart.cli.guard import EXIT_INTERRUPTED
 from headstart.cli.try_ import try_
+from headstart.cli.versions import own_version
 
 app = typer.Typer(
     name="headstart",
@@ -27,7 +27,7 @@ app.command("generate")(generate)
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"headstart {__version__}")
+        typer.echo(f"headstart {own_version()}")
         raise typer.Exit
 
 

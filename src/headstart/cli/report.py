@@ -140,10 +140,14 @@ def totals(rows: Sequence[Row]) -> list[Total]:
 
 
 def by_kind(rows: Sequence[Row], route: str) -> dict[str, float]:
-    """Decode speedup of one route over its baseline, for each kind of prompt where both have a rate."""
+    """Decode speedup of one route over its baseline, for each kind of prompt where both have a rate. A user's own
+    prompts have no kind; each stands for itself."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.prompt if row.kind == "user" else row.kind, []).append(row)
     out: dict[str, float] = {}
-    for kind in dict.fromkeys(row.kind for row in rows):
-        total = next((t for t in totals([row for row in rows if row.kind == kind]) if t.route == route), None)
+    for kind, members in groups.items():
+        total = next((t for t in totals(members) if t.route == route), None)
         if total is not None and total.speedup is not None:
             out[kind] = total.speedup
     return out

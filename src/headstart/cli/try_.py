@@ -35,7 +35,7 @@ NONE = "none"
 ROUTES = ("ngram", "model")
 REFRESH_SECONDS = 0.5
 """Drawing takes time from what is measured; twice a second is enough to see that it moves."""
-TABLE_WIDTH = 110
+TABLE_WIDTH = 100
 
 
 @guarded

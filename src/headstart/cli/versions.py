@@ -5,11 +5,21 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
+NOT_INSTALLED = "unknown (not installed)"
+
+
+def own_version() -> str:
+    """headstart's version; a source tree that is only on the path has none."""
+    try:
+        return version("headstart")
+    except PackageNotFoundError:
+        return NOT_INSTALLED
+
 
 def versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
-    found = {"python": platform.python_version()}
-    for name in ("headstart", "torch", "transformers", "tokenizers"):
+    found = {"headstart": own_version(), "python": platform.python_version()}
+    for name in ("torch", "transformers", "tokenizers"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
