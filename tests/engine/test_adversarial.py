@@ -6,6 +6,7 @@ import logging
 
 import pytest
 import torch
+from tests import tiny
 
 from headstart.decode.draft import Draft
 from headstart.decode.params import SamplingParams
@@ -19,7 +20,6 @@ from headstart.draft.scripted import (
     WrongDrafter,
 )
 from headstart.engine.engine import Engine
-from tests import tiny
 
 PROMPTS = [tiny.ids(9, 1), tiny.ids(20, 2)]
 TARGET = None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from tests import tiny
 
 from headstart.control.depth import FixedDepth
 from headstart.decode.draft import Draft
@@ -18,7 +19,6 @@ from headstart.engine.engine import Engine
 from headstart.engine.request import Request, Speculation
 from headstart.errors import InvalidParameter, RequestTooLarge
 from headstart.target.model import Target
-from tests import tiny
 
 PROMPTS = [tiny.ids(n, n) for n in (3, 17, 40, 5)]
 PARAMS = SamplingParams(max_tokens=20, temperature=0.7, seed=2)
@@ -47,7 +47,7 @@ def test_more_requests_than_fit_wait_their_turn(truth: list[list[int]]) -> None:
         engine.step()
         most = max(most, small.pool.used)
     assert most == 512
-    assert [engine.output(h).token_ids for h in handles] == truth
+    assert [h.output().token_ids for h in handles] == truth
     assert small.pool.used == 0
 
 
@@ -69,8 +69,8 @@ def test_chunked_prefill_does_not_stop_decoding(on: Target, truth: list[list[int
     assert long.branches[0].sequence.cached == 4
     while engine.has_work:
         engine.step()
-    assert engine.output(short).token_ids == truth[0]
-    assert engine.output(long).token_ids == truth[2]
+    assert short.output().token_ids == truth[0]
+    assert long.output().token_ids == truth[2]
 
 
 def test_streams_are_the_whole_in_parts(on: Target, truth: list[list[int]]) -> None:
@@ -168,7 +168,7 @@ def test_cancelling_inside_any_call(on: Target, truth: list[list[int]], at: int)
     while engine.has_work:
         engine.step()
     for i, handle in enumerate(handles):
-        tokens = engine.output(handle).token_ids
+        tokens = handle.output().token_ids
         assert tokens == truth[i] if i != 1 else tokens == truth[1][: len(tokens)]
     assert on.pool.used == 0
     assert on.pool._extents == []
@@ -185,9 +185,9 @@ def test_cancelling_between_any_two_steps(on: Target, truth: list[list[int]], af
     while engine.has_work:
         engine.step()
     for i in (1, 2):
-        assert engine.output(handles[i]).token_ids == truth[i]
+        assert handles[i].output().token_ids == truth[i]
     for i in (0, 3):
-        done = engine.output(handles[i]).completions[0]
+        done = handles[i].output().completions[0]
         assert done.token_ids == truth[i][: len(done.token_ids)]
         assert done.finish_reason in (FinishReason.CANCELLED, FinishReason.LENGTH)
     assert on.pool.used == 0
@@ -220,7 +220,7 @@ def test_a_failed_forward_can_be_played_again(on: Target, truth: list[list[int]]
         except RuntimeError:
             failures += 1
     assert failures == 1
-    assert [engine.output(h).token_ids for h in handles] == truth
+    assert [h.output().token_ids for h in handles] == truth
     with pytest.raises(RuntimeError, match="out of memory"):
         Engine(FailingTarget(on, at), [oracle(truth)]).generate(PROMPTS, PARAMS)
     assert on.pool.used == 0
@@ -239,9 +239,7 @@ def test_records_add_up(on: Target, truth: list[list[int]]) -> None:
     assert len(total.drafted_at) <= 6
     assert total.drafted == sum(total.drafted_at)
     assert total.accepted == sum(total.accepted_at)
-    assert total.emitted == total.accepted + total.rounds - sum(
-        1 for o in outputs if o.completions[0].from_draft[-1]
-    )
+    assert total.emitted == total.accepted + total.rounds - sum(1 for o in outputs if o.completions[0].from_draft[-1])
     for output in outputs:
         assert sum(output.completions[0].from_draft) == output.completions[0].record.accepted
         assert output.queue_seconds is not None

@@ -6,6 +6,7 @@ from functools import cache
 
 import pytest
 import torch
+from tests import tiny
 
 from headstart.control.depth import FixedDepth
 from headstart.decode.params import SamplingParams
@@ -16,7 +17,6 @@ from headstart.draft.scripted import OracleDrafter, TreeOracleDrafter, WrongDraf
 from headstart.engine.engine import Engine
 from headstart.engine.request import Output, Speculation
 from headstart.target.model import Target
-from tests import tiny
 
 LENGTH = 48
 PROMPTS = [tiny.ids(1, 1), tiny.ids(7, 2), tiny.ids(5, 3) * 6, tiny.ids(40, 4)]
@@ -113,7 +113,7 @@ def test_batch_mates_that_join_and_leave(dtype: str, temperature: float) -> None
     while engine.has_work:
         engine.step()
     for which, handle in handles:
-        check([truth[which]], [engine.output(handle)])
+        check([truth[which]], [handle.output()])
     assert on.pool.used == 0
 
 
@@ -133,7 +133,11 @@ def test_penalties_bias_and_the_rest_under_speculation(dtype: str) -> None:
             p = params(temperature, seed=i, logprobs=3, logprobs_mode=("raw", "processed")[i % 2], **more)
             truth = Engine(on).generate(PROMPTS, p)
             script = {tuple(o.prompt_token_ids): o.token_ids for o in truth}
-            for who, nodes in ((OracleDrafter(script, 0.75), None), (TreeOracleDrafter(script), 9), (NgramDrafter(), None)):
+            for who, nodes in (
+                (OracleDrafter(script, 0.75), None),
+                (TreeOracleDrafter(script), 9),
+                (NgramDrafter(), None),
+            ):
                 got = Engine(on, [who], controller=FixedDepth(5, nodes)).generate(PROMPTS, p)
                 check(truth, got)
                 for a, b in zip(truth, got, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
+from tests import tiny
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -13,10 +14,9 @@ from headstart.decode.params import SamplingParams
 from headstart.decode.sequence import FinishReason
 from headstart.draft.scripted import OracleDrafter
 from headstart.engine.engine import Engine
-from headstart.engine.request import Output
+from headstart.engine.request import Output, Speculation
 from headstart.errors import InvalidParameter, RequestTooLarge
 from headstart.target.model import Target
-from tests import tiny
 
 PROMPT = tiny.ids(6, 8)
 DEPTHS = (0, 1, 3, 7)
@@ -95,8 +95,12 @@ def test_stop_strings_at_every_offset(depth: int) -> None:
             assert kept.text == whole[: place + length]
             assert out.token_ids == truth().token_ids[: len(out.token_ids)]
             # no token after the one that completed the stop string
-            needed = next(n for n in range(1, 41) if stop in target().tokenizer.decode(PROMPT + truth().token_ids[:n])[
-                len(target().tokenizer.decode(PROMPT)) :])
+            needed = next(
+                n
+                for n in range(1, 41)
+                if stop
+                in target().tokenizer.decode(PROMPT + truth().token_ids[:n])[len(target().tokenizer.decode(PROMPT)) :]
+            )
             assert len(out.token_ids) == needed
 
 
@@ -143,6 +147,4 @@ def test_what_names_tokens_the_model_does_not_have_is_refused() -> None:
     with pytest.raises(InvalidParameter, match="stop"):
         Engine(tiny.target()).generate([PROMPT], SamplingParams(stop=("x",)))
     with pytest.raises(InvalidParameter, match="drafter"):
-        from headstart.engine.request import Speculation
-
         engine.generate([PROMPT], None, Speculation(drafter="psychic"))

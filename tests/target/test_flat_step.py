@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests import tiny
 
 from headstart.decode.segment import Segment
-from tests import tiny
 
 ARCHITECTURES = list(tiny.configs())
 LENGTH = 40

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,8 +74,8 @@ def test_extents_never_overlap(steps: list[tuple[bool, int]]) -> None:
         else:
             p.release(live.pop(size % len(live))[0])
         spans = sorted((e.start, e.start + e.size) for e, _ in live)
-        assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
-        assert all(0 <= a and b <= p.capacity for a, b in spans)
+        assert all(a[1] <= b[0] for a, b in pairwise(spans))
+        assert all(a >= 0 and b <= p.capacity for a, b in spans)
         assert p.used == sum(b - a for a, b in spans)
     for extent, _ in live:
         p.release(extent)

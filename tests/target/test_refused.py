@@ -19,14 +19,24 @@ SMALL = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2}
         (RecurrentGemmaConfig(**SMALL, num_attention_heads=2, intermediate_size=64), "rolled back"),
         (
             JambaConfig(
-                **SMALL, num_attention_heads=2, num_key_value_heads=1, intermediate_size=64, num_experts=2,
-                use_mamba_kernels=False, attn_layer_period=2, attn_layer_offset=1, mamba_d_state=8,
+                **SMALL,
+                num_attention_heads=2,
+                num_key_value_heads=1,
+                intermediate_size=64,
+                num_experts=2,
+                use_mamba_kernels=False,
+                attn_layer_period=2,
+                attn_layer_offset=1,
+                mamba_d_state=8,
             ),
             "rolled back",
         ),
         (
             Lfm2Config(
-                **SMALL, num_attention_heads=2, num_key_value_heads=1, intermediate_size=64,
+                **SMALL,
+                num_attention_heads=2,
+                num_key_value_heads=1,
+                intermediate_size=64,
                 layer_types=["conv", "full_attention"],
             ),
             "conv layers",

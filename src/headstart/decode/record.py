@@ -9,13 +9,13 @@ from typing import Any
 
 @dataclass(slots=True)
 class SpecRecord:
-    """Counters over rounds, of one sequence or of a whole engine. One *round* here is one sequence's part of one.
+    """Counters over rounds, of one sequence or of a whole engine. A *round* here is one sequence's part of one.
 
     ``drafted`` counts draft tokens that were verified, ``accepted`` those that were handed out, ``emitted`` all tokens
     handed out by rounds; tokens behind a stop are in none of them, so ``0 <= accepted <= drafted`` and
     ``emitted <= accepted + rounds``. The first token of a sequence comes from prefill and belongs to no round.
-    ``drafted_at[i]`` counts rounds whose draft reached depth ``i + 1``, ``accepted_at[i]`` those that accepted that deep,
-    so their ratio stays right when depth varies.
+    ``drafted_at[i]`` counts rounds whose draft reached depth ``i + 1``, ``accepted_at[i]`` those that accepted that
+    deep, so their ratio stays right when depth varies.
     """
 
     rounds: int = 0

@@ -70,8 +70,8 @@ def play_round(target: Forward, turns: Many[Turn], prefills: Many[Prefill], draf
 
 
 def _order_rows(draft: Draft) -> list[int]:
-    """Node indices in row order (row 0 is the root, row ``i + 1`` is ``order[i]``): the principal chain first, so that it
-    attends to a plain run of keys."""
+    """Node indices in row order (row 0 is the root, row ``i + 1`` is ``order[i]``): the principal chain first, so
+    that it attends to a plain run of keys."""
     if draft.is_chain:
         return list(range(len(draft)))
     chain: list[int] = []
@@ -172,8 +172,8 @@ def commit(
         completes = prefill.completes
         sequence.cached += prefill.count
         if completes:
-            row = logits[first]
-            _emit(sequence, sequence.law.choose(row), row, from_draft=False)
+            last = logits[first]
+            _emit(sequence, sequence.law.choose(last), last, from_draft=False)
             first += 1
 
 

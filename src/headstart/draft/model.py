@@ -1,8 +1,8 @@
 """The draft model: any second model with the target's vocabulary proposes what it would have said itself.
 
-It runs on the same flat forward as a target, with a KV pool of its own and without the target's exactness: a draft may be
-wrong, so its bits do not matter. Drafts are chains. Under the coupled rule it chooses with the request's own noise, which
-makes agreement with the target likely; for rejection and block it samples from q and hands q over.
+It runs on the same flat forward as a target, with a KV pool of its own and without the target's exactness: a draft
+may be wrong, so its bits do not matter. Drafts are chains. Under the coupled rule it chooses with the request's own
+noise, which makes agreement with the target likely; for rejection and block it samples from q and hands q over.
 """
 
 from __future__ import annotations

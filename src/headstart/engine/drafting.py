@@ -1,7 +1,7 @@
 """Asking drafters, and surviving them: a drafter can cost speed, never correctness.
 
-Whatever a drafter does wrong becomes an empty or shortened draft, a counter and one warning. Knows the drafter protocol;
-does not know targets or acceptance rules.
+Whatever a drafter does wrong becomes an empty or shortened draft, a counter and one warning. Knows the drafter
+protocol; does not know targets or acceptance rules.
 """
 
 from __future__ import annotations

@@ -1,36 +1,32 @@
 """Requests in, events out: continuous batching around one round at a time.
 
-The engine is driven by whoever waits for output: ``generate``, ``stream`` and ``astream`` all call ``step`` until their own
-request moves, and every step moves all requests. It knows requests and rounds; the model behind ``Target`` and the
-guesses behind ``Drafter`` are opaque to it.
+The engine is driven by whoever waits for output: ``generate``, ``stream`` and ``astream`` all call ``step`` until
+their own request moves, and every step moves all requests. It knows requests and rounds; the model behind ``Target``
+and the guesses behind ``Drafter`` are opaque to it.
 """
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from time import perf_counter
 from typing import Any, TypeVar
 
 from headstart.control.depth import DepthController, DepthQuery, FixedDepth, Outcome, RoundCost
-from headstart.decode.noise import derive_seed
 from headstart.decode.params import SamplingParams
 from headstart.decode.record import SpecRecord, StepTimes
 from headstart.decode.round import Turn, play_round
-from headstart.decode.sampling import TokenLaw
 from headstart.decode.sequence import FinishReason
-from headstart.decode.sequence import Sequence as Decoding
 from headstart.draft.base import Drafter
 from headstart.engine.drafting import PLAIN, Drafting
+from headstart.engine.intake import make_sequences
 from headstart.engine.prompt import check_token_ids, encode_prompt
-from headstart.engine.request import Branch, Chunk, Completion, Output, Prompt, Request, Speculation
+from headstart.engine.request import Branch, Chunk, Output, Prompt, Request, Speculation
 from headstart.engine.scheduler import Scheduler
-from headstart.engine.text import TextStream
-from headstart.errors import InvalidParameter, RequestTooLarge
+from headstart.errors import InvalidParameter
 from headstart.target.model import Target
-
 
 T = TypeVar("T")
 
@@ -69,8 +65,7 @@ class Engine:
         self.default_drafter = default_drafter or next(iter(self._drafting.drafters), PLAIN)
         self._check_drafter(self.default_drafter)
         self._scheduler = Scheduler(target.pool, max_sequences, prefill_chunk)
-        self._next_request = 0
-        self._next_sequence = 0
+        self._request_ids, self._sequence_ids = count(), count()
         self._lock = threading.RLock()
         self._busy = False
         self._executor: ThreadPoolExecutor | None = None
@@ -94,17 +89,10 @@ class Engine:
         self._check_drafter(drafter)
         ids = encode_prompt(prompt, self.target.tokenizer, self.target.vocab_size)
         check_token_ids(params, self.target.vocab_size)
-        limit = self._limit(len(ids), params)
-        seed = params.seed if params.seed is not None else secrets.randbits(63)
+        request = Request(next(self._request_ids), ids, params, perf_counter())
+        for i, sequence in enumerate(make_sequences(self.target, ids, params, self._sequence_ids)):
+            request.branches.append(Branch(request, i, sequence, drafter, speculation.depth, speculation.tenant))
         with self._lock:
-            request = Request(self._next_request, ids, params, perf_counter())
-            self._next_request += 1
-            for i in range(params.n):
-                sequence = self._sequence(ids, params, derive_seed(seed, i), limit)
-                request.branches.append(
-                    Branch(request, i, sequence, drafter, speculation.depth, speculation.tenant)
-                )
-                request.texts.append([])
             self._scheduler.add(request.branches)
         return request
 
@@ -175,7 +163,7 @@ class Engine:
                 self.step()
                 if on_step is not None:
                     on_step()
-            return [self.output(request) for request in requests]
+            return [request.output() for request in requests]
         finally:
             for request in requests:
                 self.cancel(request)
@@ -206,32 +194,6 @@ class Engine:
         finally:
             request.cancelled = True
             executor.submit(self.cancel, request)
-
-    def output(self, request: Request) -> Output:
-        """The result of a finished request."""
-        completions = [
-            Completion(
-                index=branch.index,
-                token_ids=branch.sequence.output,
-                text="".join(request.texts[branch.index]),
-                finish_reason=branch.sequence.finish or FinishReason.ERROR,
-                stopped_by=branch.sequence.stopped_by,
-                seed=branch.sequence.law.seed,
-                from_draft=list(branch.sequence.accepted_tokens),
-                logprobs=branch.sequence.logprobs if request.params.logprobs is not None else None,
-                record=branch.sequence.record,
-            )
-            for branch in request.branches
-        ]
-        since = request.submitted
-        return Output(
-            request_id=request.id,
-            prompt_token_ids=request.prompt,
-            completions=completions,
-            queue_seconds=None if request.started is None else request.started - since,
-            first_token_seconds=None if request.first_token is None else request.first_token - since,
-            seconds=(request.ended if request.ended is not None else perf_counter()) - since,
-        )
 
     # -- what is known ----------------------------------------------------------------------------------------------
 
@@ -291,8 +253,13 @@ class Engine:
 
     def _feed_controller(self, turns: Sequence[Turn], times: StepTimes) -> None:
         outcomes = [
-            Outcome(t.sequence.id, self._drafting.branches[t.sequence.id].drafter, len(t.draft), t.accepted,
-                    t.draft.confidence)
+            Outcome(
+                t.sequence.id,
+                self._drafting.branches[t.sequence.id].drafter,
+                len(t.draft),
+                t.accepted,
+                t.draft.confidence,
+            )
             for t in turns
         ]
         rows = sum(1 + len(t.draft) for t in turns)
@@ -313,7 +280,7 @@ class Engine:
             sequence.pending_text.clear()
             start = branch.delivered
             branch.delivered += fresh
-            request.texts[branch.index].extend(texts)
+            branch.texts.extend(texts)
             request.chunks.append(
                 Chunk(
                     branch.index,
@@ -347,40 +314,6 @@ class Engine:
         return [*self._scheduler.running, *self._scheduler.waiting]
 
     # -- helpers ----------------------------------------------------------------------------------------------------
-
-    def _sequence(self, ids: list[int], params: SamplingParams, seed: int, limit: int) -> Decoding:
-        stop_ids = frozenset(params.stop_token_ids)
-        if not params.ignore_eos:
-            stop_ids |= self.target.eos_ids
-        sequence = Decoding(
-            id=self._next_sequence,
-            prompt_length=len(ids),
-            tokens=list(ids),
-            params=params,
-            law=TokenLaw(params, ids, seed, self.target.vocab_size, self.target.eos_ids),
-            stop_ids=stop_ids,
-            limit=limit,
-            text=TextStream(self.target.tokenizer, ids, params.stop, params.include_stop),
-        )
-        self._next_sequence += 1
-        return sequence
-
-    def _limit(self, prompt: int, params: SamplingParams) -> int:
-        longest = min(self.target.max_model_len, self.target.pool.capacity)
-        if prompt >= longest:
-            raise RequestTooLarge(
-                f"the prompt has {prompt} tokens and at least one must follow, but the limit is {longest} "
-                f"(max_model_len {self.target.max_model_len}, KV budget {self.target.pool.capacity}). Shorten it."
-            )
-        if params.max_tokens is None:
-            return longest
-        if prompt + params.max_tokens > longest:
-            raise RequestTooLarge(
-                f"prompt {prompt} + max_tokens {params.max_tokens} = {prompt + params.max_tokens} tokens, but the limit is "
-                f"{longest} (max_model_len {self.target.max_model_len}, KV budget {self.target.pool.capacity}). "
-                f"Ask for at most {longest - prompt} tokens, or raise max_model_len or the KV budget."
-            )
-        return prompt + params.max_tokens
 
     def _check_drafter(self, name: str) -> None:
         if name != PLAIN and name not in self._drafting.drafters:

@@ -20,9 +20,9 @@ def encode_prompt(prompt: Prompt, tokenizer: PreTrainedTokenizerBase | None, voc
     if isinstance(prompt, str):
         ids = list(_need(tokenizer)(prompt)["input_ids"])
     elif len(prompt) and isinstance(prompt[0], Mapping):
-        ids = _from_messages(prompt, _need(tokenizer))
+        ids = _from_messages([dict(m) for m in prompt if isinstance(m, Mapping)], _need(tokenizer))
     else:
-        ids = list(prompt)  # type: ignore[arg-type]
+        ids = list(prompt)
     if not ids:
         raise InvalidParameter("prompt", "is empty; at least one token is needed")
     for token in ids:
@@ -47,7 +47,7 @@ def _need(tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _from_messages(messages: object, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def _from_messages(messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> list[int]:
     if not tokenizer.chat_template:
         raise InvalidParameter("prompt", "this tokenizer has no chat template; give text or token ids")
     try:

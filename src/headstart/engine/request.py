@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from headstart.control.depth import check_depth
 from headstart.decode.params import SamplingParams
@@ -36,8 +37,8 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Tokens that left one sequence in one round. ``texts[i]`` became stable with ``token_ids[i]``; ``from_draft[i]`` says
-    whether that token was drafted."""
+    """Tokens that left one sequence in one round. ``texts[i]`` became stable with ``token_ids[i]``; ``from_draft[i]``
+    says whether that token was drafted."""
 
     index: int
     token_ids: tuple[int, ...]
@@ -100,6 +101,22 @@ class Branch:
     tenant: str | None
     delivered: int = 0
     """Output tokens already handed out in chunks."""
+    texts: list[str] = field(default_factory=list)
+    """Text handed out so far, in pieces."""
+
+    def completion(self) -> Completion:
+        sequence = self.sequence
+        return Completion(
+            index=self.index,
+            token_ids=sequence.output,
+            text="".join(self.texts),
+            finish_reason=sequence.finish or FinishReason.ERROR,
+            stopped_by=sequence.stopped_by,
+            seed=sequence.law.seed,
+            from_draft=list(sequence.accepted_tokens),
+            logprobs=sequence.logprobs if sequence.params.logprobs is not None else None,
+            record=sequence.record,
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -116,9 +133,23 @@ class Request:
     ended: float | None = None
     cancelled: bool = False
     chunks: deque[Chunk] = field(default_factory=deque)
-    texts: list[list[str]] = field(default_factory=list)
 
     @property
     def done(self) -> bool:
         """Whether every sequence of the request has ended."""
         return all(branch.sequence.finish is not None for branch in self.branches)
+
+    def output(self) -> Output:
+        """The result so far; final once ``done``."""
+
+        def since(moment: float | None) -> float | None:
+            return None if moment is None else moment - self.submitted
+
+        return Output(
+            request_id=self.id,
+            prompt_token_ids=self.prompt,
+            completions=[branch.completion() for branch in self.branches],
+            queue_seconds=since(self.started),
+            first_token_seconds=since(self.first_token),
+            seconds=(self.ended if self.ended is not None else perf_counter()) - self.submitted,
+        )

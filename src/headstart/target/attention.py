@@ -49,8 +49,10 @@ def flat_attention(
     group = heads // kv_heads
     query = query[0].view(kv_heads, group, rows, dim)
     # rows beyond the batch are filler; zeros keep them finite
-    out = query.new_zeros(rows, kv_heads, group, value_dim) if rows > flat_batch.rows else query.new_empty(
-        rows, kv_heads, group, value_dim
+    out = (
+        query.new_zeros(rows, kv_heads, group, value_dim)
+        if rows > flat_batch.rows
+        else query.new_empty(rows, kv_heads, group, value_dim)
     )
     least = row_class.low
     for tile in flat_batch.tiles(sliding_window, max(1, row_class.high // group)):

@@ -1,6 +1,7 @@
 """The flat row of one step: prefill chunks, decode tokens and drafts of all sequences side by side, without padding.
 
-``FlatBatch`` lays the sequences' segments out as rows and says, for each tile of rows, which keys it may see. It knows positions, parents and slots; not models, not tokens' meaning.
+``FlatBatch`` lays the sequences' segments out as rows and says, for each tile of rows, which keys it may see. It
+knows positions, parents and slots; not models, not tokens' meaning.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class Tile:
 class FlatBatch:
     """Input tensors and attention tiles of one step.
 
-    ``input_ids``, ``position_ids``: int64 ``[1, rows]``; ``slots``: int64 ``[rows]`` in the pool; ``logits_index``: int64
-    rows whose logits are wanted, segment by segment. Rows are filled up to ``least_rows`` with copies that write to
-    the slots from ``scratch`` on. Keys are padded to multiples of ``block``.
+    ``input_ids``, ``position_ids``: int64 ``[1, rows]``; ``slots``: int64 ``[rows]`` in the pool; ``logits_index``:
+    int64 rows whose logits are wanted, segment by segment. Rows are filled up to ``least_rows`` with copies that
+    write to the slots from ``scratch`` on. Keys are padded to multiples of ``block``.
     """
 
     def __init__(
@@ -105,9 +106,7 @@ class FlatBatch:
             self._tiles[key] = out
         return self._tiles[key]
 
-    def _chain_tiles(
-        self, segment: Segment, first: int, count: int, window: int | None, most_rows: int
-    ) -> list[Tile]:
+    def _chain_tiles(self, segment: Segment, first: int, count: int, window: int | None, most_rows: int) -> list[Tile]:
         out = []
         for low in range(0, count, most_rows):
             high = min(low + most_rows, count)
@@ -118,9 +117,7 @@ class FlatBatch:
             out.append(Tile((first + low, first + high), (start, start + keys), mask))
         return out
 
-    def _branch_tiles(
-        self, segment: Segment, first: int, chain: int, window: int | None, most_rows: int
-    ) -> list[Tile]:
+    def _branch_tiles(self, segment: Segment, first: int, chain: int, window: int | None, most_rows: int) -> list[Tile]:
         """Tiles of rows off the leading chain.
 
         Keys are gathered in order of position along each branch, so that a row sums over the same keys in the same

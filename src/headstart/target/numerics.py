@@ -44,9 +44,7 @@ SAMPLES = 300_000
 about one element of ten thousand, so a handful of rows is not enough to see it."""
 
 
-def find_class(
-    run: Callable[[int, int], torch.Tensor | None], total: int, counts: Sequence[int] = COUNTS
-) -> RowClass:
+def find_class(run: Callable[[int, int], torch.Tensor | None], total: int, counts: Sequence[int] = COUNTS) -> RowClass:
     """The class to use, from ``run(first, count) -> [count, ...]``: one call with rows ``first … first + count`` of
     ``total`` fixed random rows; ``None`` says that such a call is not consistent with itself.
 
@@ -177,7 +175,7 @@ class RowTiledLinear(torch.nn.Module):
         if rows < low:
             filled = torch.cat([x, x.new_zeros(*x.shape[:-2], low - rows, x.shape[-1])], dim=-2)
             return F.linear(filled, self.weight, self.bias)[..., :rows, :]
-        parts = [F.linear(part, self.weight, self.bias) for part in x.split(self.row_class.splits(rows), dim=-2)]
+        parts = [F.linear(part, self.weight, self.bias) for part in torch.split(x, self.row_class.splits(rows), dim=-2)]
         return torch.cat(parts, dim=-2)
 
 
