@@ -31,14 +31,12 @@ SHOWN = 5
 """Most kinds or prompts named in one sentence."""
 
 
-def table(rows: Sequence[Row], conditions: Conditions) -> Table:
+def table(rows: Sequence[Row]) -> Table:
     """All rows by prompt, then one total per route."""
     made = Table(
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         collapse_padding=True,
-        caption=_caption(conditions),
-        caption_justify="left",
     )
     made.add_column("prompt", no_wrap=True, max_width=28)
     made.add_column("route", no_wrap=True)
@@ -79,6 +77,20 @@ def table(rows: Sequence[Row], conditions: Conditions) -> Table:
     return made
 
 
+def caption(conditions: Conditions) -> list[str]:
+    """Under what the table was measured, and what its columns mean."""
+    nodes = f", {conditions.nodes} nodes" if conditions.nodes else ""
+    runs = f", median of {conditions.repeat}" if conditions.repeat > 1 else ""
+    threads = "1 thread" if conditions.threads == 1 else f"{conditions.threads} threads"
+    return [
+        f"{conditions.model}, {conditions.dtype} on {conditions.device}, {threads}, depth {conditions.depth}{nodes}, "
+        f"rule {conditions.verify}, seed {conditions.seed}{runs}.",
+        "tok/s and speedup: decode only, that is tokens and seconds after the first token. overall: speedup of the "
+        "whole request, prompt included. accepted: share of the draft tokens. length: tokens per round. identical: to plain, "
+        "token by token.",
+    ]
+
+
 def advise(rows: Sequence[Row], conditions: Conditions) -> list[str]:
     """A few sentences: what broke, which route to use and where, what to doubt, and the peer's numbers."""
     if not rows:
@@ -116,7 +128,10 @@ def _choice(rows: Sequence[Row], drafted: Sequence[Total]) -> str:
     costs = _kinds(kinds, lambda ratio: ratio <= 1 / WORTH)
     same = _kinds(kinds, lambda ratio: 1 / WORTH < ratio < WORTH)
     if gain >= WORTH:
-        text = f"Use {best.route}: {gain:.2f}× plain over {_prompts(best.prompts)} on this machine."
+        text = (
+            f"Use {best.route}: {gain:.2f}× plain over {_prompts(best.prompts)} on this machine "
+            f"({_times(best.speedup_total)} with the prompt's computation)."
+        )
         if len(kinds) > 1:
             text += f" It pays for {pays}." if pays else ""
     else:
@@ -129,7 +144,8 @@ def _choice(rows: Sequence[Row], drafted: Sequence[Total]) -> str:
     if len(kinds) > 1:
         text += f" It costs time for {costs}." if costs else ""
         text += f" It makes no clear difference for {same}." if same else ""
-    return text + " Measured one request at a time; under load the gain is smaller."
+    load = "; under load the gain is usually smaller" if gain >= WORTH else ""
+    return f"{text} Measured one request at a time{load}."
 
 
 def _doubts(total: Total) -> list[str]:
@@ -187,20 +203,6 @@ def _peer(rows: Sequence[Row], own: Sequence[Total], peers: Sequence[Total]) -> 
                 f"{total.compared - total.identical} of {total.compared} greedy prompts."
             )
     return out
-
-
-def _caption(conditions: Conditions) -> Text:
-    nodes = f", {conditions.nodes} nodes" if conditions.nodes else ""
-    runs = f", median of {conditions.repeat}" if conditions.repeat > 1 else ""
-    threads = "1 thread" if conditions.threads == 1 else f"{conditions.threads} threads"
-    lines = [
-        f"{conditions.model}, {conditions.dtype} on {conditions.device}, {threads}, depth {conditions.depth}{nodes}, "
-        f"rule {conditions.verify}, seed {conditions.seed}{runs}.",
-        "tok/s and speedup: decode only, that is tokens and seconds after the first token.",
-        "overall: speedup of the whole request, prompt included. accepted: share of the",
-        "draft tokens. length: tokens per round. identical: to plain, token by token.",
-    ]
-    return Text("\n".join(lines), style="dim")
 
 
 def _label(row: Row) -> str:

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from headstart.cli import options
-from headstart.cli.advice import advise, table
+from headstart.cli.advice import advise, caption, table
 from headstart.cli.files import check_writable, write_json
 from headstart.cli.guard import EXIT_BROKEN_PROMISE, guarded, interrupted, our_warnings, quiet_libraries, stages, stderr
 from headstart.cli.prompts import BUILT_IN, TryPrompt, read_prompts
@@ -157,7 +157,10 @@ def _finish(
     if not out.is_terminal:
         out = Console(highlight=False, width=max(out.width, TABLE_WIDTH))
     if rows:
-        out.print(table(rows, conditions))
+        out.print(table(rows))
+        for line in caption(conditions):
+            out.print(line, style="dim", markup=False)
+        out.print()
         for line in advice:
             out.print(line, style="bold red" if line.startswith("BROKEN") else None, markup=False, soft_wrap=True)
     wrong = broken(rows, conditions)
@@ -199,10 +202,10 @@ def _route_names(drafter: Sequence[str] | None, draft_model: str | None, against
 
 def _prompts(texts: Sequence[str] | None, file: Path | None, temperature: float | None) -> list[TryPrompt]:
     found = list(read_prompts(file)) if file is not None else []
-    for number, text in enumerate(texts or (), 1):
+    for number, text in enumerate(texts or (), len(found) + 1):
         if not text.strip():
             raise InvalidParameter("--prompt", "is empty; at least one word is needed")
-        found.append(TryPrompt(f"--prompt {number}", "user", text))
+        found.append(TryPrompt(f"prompt {number}", "user", text))
     found = found or list(BUILT_IN)
     return found if temperature is None else [replace(prompt, temperature=temperature) for prompt in found]
 
