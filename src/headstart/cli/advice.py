@@ -86,8 +86,8 @@ def caption(conditions: Conditions) -> list[str]:
         f"{conditions.model}, {conditions.dtype} on {conditions.device}, {threads}, depth {conditions.depth}{nodes}, "
         f"rule {conditions.verify}, seed {conditions.seed}{runs}.",
         "tok/s and speedup: decode only, that is tokens and seconds after the first token. overall: speedup of the "
-        "whole request, prompt included. accepted: share of the draft tokens. length: tokens per round. identical: to plain, "
-        "token by token.",
+        "whole request, prompt included. accepted: share of the draft tokens. length: tokens per round. identical: to "
+        "plain, token by token.",
     ]
 
 
