@@ -7,6 +7,8 @@ not know tokens, sequences or models.
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,9 +58,8 @@ class KVPool:
         self.capacity = self._whole_blocks(capacity)
         self.scratch = self.capacity
         slots = self.capacity + block
-        # zeros, not empty: padded keys are read and masked, and 0 * NaN would be NaN.
-        self.keys = [torch.zeros(s.kv_heads, slots, s.key_dim, dtype=dtype, device=device) for s in self.shapes]
-        self.values = [torch.zeros(s.kv_heads, slots, s.value_dim, dtype=dtype, device=device) for s in self.shapes]
+        self.keys = [_zeros((s.kv_heads, slots, s.key_dim), dtype, device) for s in self.shapes]
+        self.values = [_zeros((s.kv_heads, slots, s.value_dim), dtype, device) for s in self.shapes]
         self._extents: list[Extent] = []
 
     @property
@@ -131,6 +132,17 @@ class KVPool:
                 return end
             end = extent.start + extent.size
         return end if self.capacity - end >= size else None
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
+    """Zeros, not garbage: padded keys are read and masked, and 0 * NaN would be NaN.
+
+    On a CPU they are anonymous pages that the system fills when first touched, so a large pool costs no time at load.
+    """
+    if torch.device(device).type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    pages = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
+    return torch.frombuffer(pages, dtype=dtype).view(shape)
 
 
 class PoolCache(Cache):
