@@ -82,16 +82,32 @@ def test_drafts_are_well_formed(tokens: list[int], depth: int, nodes: int) -> No
     assert set(draft.tokens) <= set(tokens)
     if nodes <= depth:
         assert draft.is_chain
-    if tokens and depth and nodes:
-        assert len(draft) > 0
     assert draft.confidence is None or all(0.0 <= c <= 1.0 for c in draft.confidence)
 
 
 @given(histories.filter(len), st.integers(1, 6), st.integers(1, 24))
 def test_a_tree_starts_with_the_chain(tokens: list[int], depth: int, spare: int) -> None:
-    chain = one(NgramDrafter(), tokens, depth)
+    chain = one(NgramDrafter(min_path=0.0), tokens, depth)
     first = one(NgramDrafter(), tokens, depth, depth + spare).principal_chain()
     assert first.tokens == chain.tokens[: len(first)]
+
+
+@given(histories.filter(len), st.integers(1, 6), st.integers(7, 24))
+def test_without_floors_rows_are_used(tokens: list[int], depth: int, nodes: int) -> None:
+    drafter = NgramDrafter(min_path=0.0, tree_min_path=0.0)
+    assert len(one(drafter, tokens, depth)) == depth
+    branching = len(set(tokens))
+    whole = sum(branching**level for level in range(1, depth + 1))
+    assert len(one(drafter, tokens, depth, nodes)) == min(nodes, whole)
+
+
+@given(histories.filter(len), st.integers(1, 6), st.integers(7, 24), st.floats(0.0, 0.5))
+def test_a_trees_nodes_come_likeliest_first(tokens: list[int], depth: int, nodes: int, floor: float) -> None:
+    """So a smaller or pickier tree is the beginning of the larger one."""
+    large = one(NgramDrafter(tree_min_path=0.0), tokens, depth, 24)
+    small = one(NgramDrafter(tree_min_path=floor), tokens, depth, nodes)
+    assert small.tokens == large.tokens[: len(small)]
+    assert [small.parent(i) for i in range(len(small))] == [large.parent(i) for i in range(len(small))]
 
 
 def test_a_tree_holds_other_continuations() -> None:
@@ -104,10 +120,10 @@ def test_a_tree_holds_other_continuations() -> None:
 @given(st.lists(histories, min_size=1, max_size=5), st.booleans())
 def test_rewritten_and_shrunk_histories_get_a_fresh_answer(versions: list[list[int]], tree: bool) -> None:
     nodes = 10 if tree else 4
-    drafter = NgramDrafter()
+    drafter = NgramDrafter(min_path=0.0)  # a floor would also depend on what was learned on the way
     for version in versions:
         draft = one(drafter, version, 4, nodes)
-    fresh = one(NgramDrafter(), versions[-1], 4, nodes)
+    fresh = one(NgramDrafter(min_path=0.0), versions[-1], 4, nodes)
     assert draft.tokens == fresh.tokens
     assert draft.parents == fresh.parents
 
@@ -163,9 +179,9 @@ def test_a_batch_is_answered_in_order() -> None:
 
 def test_match_cap_limits_depth_and_can_be_off() -> None:
     text = [*range(20), 99, 5, 6]
-    assert len(one(NgramDrafter(match_cap=1.0), text, depth=10)) == 3
-    assert len(one(NgramDrafter(match_cap=0.0), text, depth=10)) == 1
-    assert len(one(NgramDrafter(match_cap=None), text, depth=10)) == 10
+    assert len(one(NgramDrafter(min_path=0.0, match_cap=1.0), text, depth=10)) == 3
+    assert len(one(NgramDrafter(min_path=0.0, match_cap=0.0), text, depth=10)) == 1
+    assert len(one(NgramDrafter(min_path=0.0, match_cap=None), text, depth=10)) == 10
 
 
 def test_min_path_stops_an_unlikely_draft() -> None:
@@ -201,14 +217,10 @@ def test_feedback_for_unknown_sequences_is_harmless() -> None:
     assert one(drafter, [1, 2, 1]).tokens == draft.tokens
 
 
-def repeated(period: int, times: int) -> list[int]:
-    return list(range(period)) * times
-
-
 @pytest.mark.parametrize("right", [True, False])
 def test_confidence_follows_acceptance(right: bool) -> None:
     """Through `observe` for chains: drafts that are accepted raise confidence, rejected ones lower it."""
-    drafter = NgramDrafter()
+    drafter = NgramDrafter(min_path=0.0)
     text = [1, 2, 3, 9, 1, 2]
     before = one(drafter, text, depth=1)
     for sequence in range(200):
@@ -240,8 +252,22 @@ def test_confidence_of_trees_follows_the_history(right: bool) -> None:
     assert (after.confidence[0] > before.confidence[0]) is right
 
 
+def test_a_draft_that_was_given_up_comes_back() -> None:
+    """What the drafter no longer proposes, it still watches: the floor must not be a trap."""
+    drafter = NgramDrafter(min_path=0.3)
+    text = [1, 2, 3, 9, 1, 2]
+    for sequence in range(200):
+        drafter.observe(sequence, one(drafter, text, depth=1, sequence_id=sequence), 0)
+        drafter.finish(sequence, [*text, 600], 1, None)
+    assert len(one(drafter, text, depth=1)) == 0
+    for sequence in range(200):
+        one(drafter, text, depth=1, sequence_id=sequence)
+        drafter.finish(sequence, [*text, 3], 1, None)
+    assert one(drafter, text, depth=1).tokens == (3,)
+
+
 def test_calibration_is_per_tenant() -> None:
-    drafter = NgramDrafter()
+    drafter = NgramDrafter(min_path=0.0)
     text = [1, 2, 3, 9, 1, 2]
     before = one(drafter, text, depth=1, sequence_id=1000, tenant="b").confidence
     for sequence in range(100):
@@ -311,7 +337,14 @@ def test_work_per_round_is_bounded(kind: str) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"match_cap": -1.0}, {"min_path": 1.5}, {"min_path": -0.1}, {"max_history": 0}, {"width": 0}],
+    [
+        {"match_cap": -1.0},
+        {"min_path": 1.5},
+        {"min_path": -0.1},
+        {"tree_min_path": 2.0},
+        {"max_history": 0},
+        {"width": 0},
+    ],
 )
 def test_parameters_are_checked(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidParameter, match=next(iter(wrong))):

@@ -22,7 +22,7 @@ def draft_for(drafter: NgramDrafter, tokens: list[int], tenant: str | None, node
 
 
 def test_a_finished_sequence_helps_the_next_of_its_tenant() -> None:
-    drafter = NgramDrafter(store=NgramStore())
+    drafter = NgramDrafter(store=NgramStore(), min_path=0.0)
     drafter.finish(1, [50, 51, 10, 11, 12, 13, 14], 2, "a")
     assert draft_for(drafter, [60, 10, 11], "a").tokens[:3] == (12, 13, 14)
 

