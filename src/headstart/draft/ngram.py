@@ -35,10 +35,10 @@ ids) at depth 8, tokens per unit of cost, where a drafted row costs 0.02 / 0.1 /
 1.01 / 0.53; floor 0.05 1.67 / 1.33 / 0.89; 0.1 1.66 / 1.40 / 1.00; 0.2 1.60 / 1.43 / 1.12; no floor, but depth capped
 at 1 + length of the match 1.64 / 1.39 / 1.01. A floor does all that the cap does."""
 
-TREE_MIN_PATH = 0.02
-"""Default floor under a node's path probability in a tree. Same measurement, all ids, up to 24 nodes at depth 8, a row
-at 0.02: no floor 2.21 tokens a round and 1.50 per unit of cost; 0.01 2.14 and 1.61; 0.02 2.02 and 1.69; 0.05 1.85 and
-1.71. Below the price of a row a node cannot pay."""
+TREE_MIN_PATH = 0.04
+"""Default floor under a node's path probability in a tree. Same measurement, up to 24 nodes at depth 8, a row at 0.02:
+no floor 2.22 tokens a round with 24 nodes, 1.50 per unit of cost; floor 0.02 2.11 with 14.6, 1.63; 0.04 1.96 with 7.3,
+1.71; 0.06 1.89 with 5.0, 1.72; 0.1 1.81 with 3.3, 1.70."""
 
 
 class _Sequence:
