@@ -19,7 +19,7 @@ context of 1, 2, 3, 4, 5 and 8+ tokens once, with no other, followed it again in
 
 RECENCY = 100.0
 """Age in tokens at which a continuation weighs half of what a new one weighs. Its main use is that of two equally
-frequent continuations the newer one leads; 30, 100, 300 and no weighting differ by at most 0.3 % in tokens per round."""
+frequent continuations the newer one leads: 30, 100, 300 and no weighting differ by at most 0.3 % in tokens a round."""
 
 FAN_OUT = 24
 """Continuations of one context that are looked at. Only the shortest contexts have more; theirs are ranked by count."""
