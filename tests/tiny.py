@@ -39,10 +39,10 @@ WINDOW = 12
 def configs() -> dict[str, PretrainedConfig]:
     """One small configuration per architecture that is tested."""
     return {
-        "llama": LlamaConfig(**SIZES),
-        "qwen2": Qwen2Config(**SIZES),
-        "qwen3": Qwen3Config(**SIZES, head_dim=16),
-        "mistral": MistralConfig(**SIZES, sliding_window=WINDOW),
+        "llama": LlamaConfig(**SIZES, head_dim=32),
+        "qwen2": Qwen2Config(**SIZES, head_dim=32),
+        "qwen3": Qwen3Config(**SIZES, head_dim=32),
+        "mistral": MistralConfig(**SIZES, head_dim=32, sliding_window=WINDOW),
         "gemma3": Gemma3TextConfig(
             **SIZES, head_dim=16, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"]
         ),
@@ -53,18 +53,31 @@ def configs() -> dict[str, PretrainedConfig]:
     }
 
 
+NATIVE = ("llama", "qwen2", "qwen3", "mistral")
+VARIANTS = (*NATIVE, *(f"{name}/torch" for name in NATIVE), "gemma3", "gemma2", "gpt2")
+"""Architectures on the kernels they run on by default, and those with native kernels on torch's too."""
+
+
 def model(name: str = "llama", dtype: torch.dtype = torch.float32, seed: int = 0) -> PreTrainedModel:
     """A fresh random model; the same seed gives the same weights."""
     torch.manual_seed(seed)
-    made: PreTrainedModel = AutoModelForCausalLM.from_config(configs()[name], dtype=dtype).eval()
+    config = configs()[name.removesuffix("/torch")]
+    made: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
     return made
 
 
 def target(
-    name: str = "llama", dtype: torch.dtype = torch.float32, *, kv_tokens: int = 4096, seed: int = 0, exact: bool = True
+    name: str = "llama",
+    dtype: torch.dtype = torch.float32,
+    *,
+    kv_tokens: int = 4096,
+    seed: int = 0,
+    exact: bool = True,
 ) -> Target:
-    """A target around a fresh random model, without a tokenizer."""
-    return Target(model(name, dtype, seed), None, name=f"tiny-{name}", kv_tokens=kv_tokens, exact=exact)
+    """A target around a fresh random model, without a tokenizer; ``name`` is one of ``VARIANTS``."""
+    made = model(name, dtype, seed)
+    kernels = "torch" if name.endswith("/torch") else "native" if name in NATIVE else "auto"
+    return Target(made, None, name=f"tiny-{name}", kv_tokens=kv_tokens, exact=exact, kernels=kernels)
 
 
 def ids(length: int, seed: int = 0) -> list[int]:

@@ -8,7 +8,7 @@ from tests import tiny
 
 from headstart.decode.segment import Segment
 
-ARCHITECTURES = list(tiny.configs())
+ARCHITECTURES = tiny.VARIANTS
 LENGTH = 40
 
 
@@ -26,7 +26,7 @@ def test_prefill_equals_the_models_own_forward(name: str) -> None:
     torch.testing.assert_close(logits, own_logits(name, tokens), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["mistral", "gemma3", "gemma2"])
+@pytest.mark.parametrize("name", ["mistral", "mistral/torch", "gemma3", "gemma2"])
 def test_a_window_far_shorter_than_the_context(name: str) -> None:
     """Leading blocks of keys are fully masked for late rows."""
     target = tiny.target(name)
@@ -53,7 +53,7 @@ def test_rows_do_not_depend_on_their_neighbours(name: str, dtype: torch.dtype) -
         target.pool.release(other)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3"])
+@pytest.mark.parametrize("name", ["llama", "llama/torch", "gemma3"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_sequences_side_by_side(name: str, dtype: torch.dtype) -> None:
     """A chunk of prefill, a single token and a draft of three sequences in one call, in any order."""
@@ -74,7 +74,7 @@ def test_sequences_side_by_side(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3", "qwen3"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3", "llama/torch", "gemma3"])
 def test_every_branch_of_a_tree_is_bitwise_a_chain(name: str, dtype: torch.dtype) -> None:
     target = tiny.target(name, dtype)
     context = tiny.ids(70, seed=3)  # the tree lies across a block boundary after a few more
@@ -96,8 +96,10 @@ def test_every_branch_of_a_tree_is_bitwise_a_chain(name: str, dtype: torch.dtype
             target.pool.release(other)
 
 
-def test_commit_keeps_a_branch_in_place_of_the_chain() -> None:
-    target = tiny.target()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["llama", "llama/torch"])
+def test_commit_keeps_a_branch_in_place_of_the_chain(name: str, dtype: torch.dtype) -> None:
+    target = tiny.target(name, dtype)
     context, tokens, parents = tiny.ids(30), [7, 11, 12, 21, 22], (-1, 0, 1, 0, 3)
     extent, other = target.pool.reserve(64), target.pool.reserve(64)
     target.forward([Segment(extent, 0, context, first_logits=30)])
@@ -108,8 +110,9 @@ def test_commit_keeps_a_branch_in_place_of_the_chain() -> None:
     assert torch.equal(after, chain[-2:])
 
 
-def test_the_pool_may_compact_between_steps() -> None:
-    target = tiny.target(kv_tokens=1024)
+@pytest.mark.parametrize("name", ["llama", "llama/torch"])
+def test_the_pool_may_compact_between_steps(name: str) -> None:
+    target = tiny.target(name, kv_tokens=1024)
     tokens = tiny.ids(60)
     first, second = target.pool.reserve(64), target.pool.reserve(64)
     expected = target.forward([Segment(second, 0, tokens)])

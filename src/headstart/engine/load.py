@@ -30,6 +30,8 @@ def load_engine(
     kv_tokens: int | None = None,
     kv_bytes: int | None = None,
     prefill_chunk: int = 256,
+    kernels: str = "auto",
+    weights: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Engine:
     """Load a target and its drafters by name.
@@ -62,6 +64,8 @@ def load_engine(
         max_sequences=max_sequences,
         kv_tokens=kv_tokens,
         kv_bytes=kv_bytes,
+        kernels=kernels,
+        weights=weights,
         progress=progress,
     )
     made: list[Drafter] = []
@@ -81,6 +85,7 @@ def load_engine(
                 max_sequences=max_sequences,
                 max_model_len=max_model_len,
                 exact=False,
+                kernels=kernels,
                 progress=progress,
             )
             made.append(ModelDrafter(draft, target))

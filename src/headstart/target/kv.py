@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +42,8 @@ class KVPool:
     """Keys and values of all layers, ``[kv_heads, slots, dim]`` each, with a scratch block for padding rows.
 
     Memory is taken once, here. ``capacity`` is in tokens and rounded up to whole blocks of ``block`` slots; attention
-    pads keys to whole blocks, so every extent covers them.
+    pads keys to whole blocks, so every extent covers them. With ``panels`` the keys of each 32 slots lie as
+    ``headstart.target.native`` wants them, which moves single rows about but leaves whole blocks where they are.
     """
 
     def __init__(
@@ -52,8 +53,10 @@ class KVPool:
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
         block: int = 64,
+        panels: bool = False,
     ) -> None:
         self.shapes = tuple(shapes)
+        self.panels = panels
         self.block = block
         self.capacity = self._whole_blocks(capacity)
         self.scratch = self.capacity
@@ -112,15 +115,24 @@ class KVPool:
         """Copy the rows at offsets ``source`` of the extent to consecutive offsets from ``destination`` on."""
         if all(s == destination + i for i, s in enumerate(source)):
             return
-        index = torch.tensor([extent.start + s for s in source], device=self.keys[0].device)
+        device = self.keys[0].device
+        index = torch.tensor([extent.start + s for s in source], device=device)
         first = extent.start + destination
-        for tensor in (*self.keys, *self.values):
-            tensor[:, first : first + len(source)] = tensor.index_select(1, index)
+        target = torch.arange(first, first + len(source), device=device)
+        for tensor in self.keys:
+            if self.panels:
+                by_panel, at = _panel_view(tensor)
+                by_panel[at(target)] = by_panel[at(index)]
+            else:
+                tensor[:, target] = tensor[:, index]
+        for tensor in self.values:
+            tensor[:, target] = tensor[:, index]
 
     def copy_prefix(self, source: Extent, target: Extent, tokens: int) -> None:
-        """Copy the first ``tokens`` rows of one extent to another."""
+        """Copy the first ``tokens`` rows of one extent to another, in whole blocks."""
+        size = self._whole_blocks(tokens)
         for tensor in (*self.keys, *self.values):
-            tensor[:, target.start : target.start + tokens] = tensor[:, source.start : source.start + tokens]
+            tensor[:, target.start : target.start + size] = tensor[:, source.start : source.start + size]
 
     def _whole_blocks(self, tokens: int) -> int:
         return -(-tokens // self.block) * self.block
@@ -132,6 +144,18 @@ class KVPool:
                 return end
             end = extent.start + extent.size
         return end if self.capacity - end >= size else None
+
+
+def _panel_view(keys: torch.Tensor) -> tuple[torch.Tensor, Callable[[torch.Tensor], tuple[Any, ...]]]:
+    """Keys ``[heads, slots, dim]`` seen as panels of 32 slots, and the index that picks slots out of it (see
+    ``native/kernels.c``)."""
+    heads, _, dim = keys.shape
+    if keys.dtype == torch.float32:
+        return keys.view(heads, -1, dim, 32), lambda s: (slice(None), s // 32, slice(None), s % 32)
+    return (
+        keys.view(heads, -1, dim, 16, 2),
+        lambda s: (slice(None), s // 32, slice(None), s % 16, s % 32 // 16),
+    )
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:

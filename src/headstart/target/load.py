@@ -28,7 +28,8 @@ from transformers import (
 )
 
 from headstart.errors import InvalidParameter, ModelNotFound, UnsupportedModel
-from headstart.target.model import Target, kv_bytes_per_token, refuse_unsupported
+from headstart.target.cache import cache_dir
+from headstart.target.model import Target, check_kernels, kv_bytes_per_token, refuse_unsupported
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ def load_target(
     kv_tokens: int | None = None,
     kv_bytes: int | None = None,
     exact: bool = True,
+    kernels: str = "auto",
+    weights: str | None = None,
     progress: Progress | None = None,
 ) -> Target:
     """Load ``model`` and its tokenizer, ready for the engine.
@@ -64,11 +67,13 @@ def load_target(
         threads: intra-op threads; ``None`` leaves torch's choice.
         kv_tokens, kv_bytes: KV budget in tokens or in bytes, not both. Default: ``max_sequences`` full contexts, but at
             most a quarter of the memory that is free.
+        kernels, weights: as ``Target`` takes them.
 
     Raises:
         ModelNotFound, UnsupportedModel, InvalidParameter
     """
     say = progress or (lambda _: None)
+    check_kernels(kernels, weights)
     if threads is not None:
         if threads < 1:
             raise InvalidParameter("threads", f"must be at least 1, got {threads}")
@@ -83,7 +88,16 @@ def load_target(
     refuse_unsupported(loaded, model)
     tokens = kv_budget(loaded, where, max_sequences, max_model_len, kv_tokens, kv_bytes)
     say("probing numerics")
-    return Target(loaded, tokenizer, name=model, kv_tokens=tokens, max_model_len=max_model_len, exact=exact)
+    return Target(
+        loaded,
+        tokenizer,
+        name=model,
+        kv_tokens=tokens,
+        max_model_len=max_model_len,
+        exact=exact,
+        kernels=kernels,
+        weights=weights,
+    )
 
 
 def resolve_device(device: str) -> torch.device:
@@ -107,12 +121,6 @@ def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
         return DTYPES[dtype]
     native = torch.cuda.is_bf16_supported() if device.type == "cuda" else torch.cpu._is_avx512_bf16_supported()
     return torch.bfloat16 if native else torch.float32
-
-
-def cache_dir() -> Path:
-    """Where converted models live: ``$XDG_CACHE_HOME/headstart`` or ``~/.cache/headstart``."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "headstart"
 
 
 def resolve(model: str, progress: Progress | None = None) -> str:

@@ -14,10 +14,12 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headstart.decode.segment import Segment
-from headstart.errors import RequestTooLarge, UnsupportedModel
+from headstart.errors import InvalidParameter, RequestTooLarge, UnsupportedModel
 from headstart.target import attention
 from headstart.target.batch import FlatBatch
-from headstart.target.kv import Extent, KVPool, PoolCache, ShapeProbe
+from headstart.target.kv import Extent, KVPool, LayerShape, PoolCache, ShapeProbe
+from headstart.target.native.build import BuildFailed
+from headstart.target.native.forward import NativeForward, Unsuitable, refuse_unsuitable
 from headstart.target.numerics import (
     KEY_MULTIPLES,
     AttentionClass,
@@ -30,6 +32,12 @@ from headstart.target.numerics import (
 
 log = logging.getLogger(__name__)
 
+KERNELS = ("auto", "native", "torch")
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}
+"""Largest difference between the kernels' logits and transformers', relative to their size. transformers rounds every
+intermediate result to bfloat16 there; the kernels do not."""
+INT8_TOLERANCE = 0.3
+
 SUPPORTED_LAYERS = frozenset({"full_attention", "sliding_attention"})
 
 
@@ -37,12 +45,14 @@ SUPPORTED_LAYERS = frozenset({"full_attention", "sliding_attention"})
 class Numerics:
     """What the load-time probe found, part of the engine's info output.
 
-    ``exact_rows`` is the verdict of the whole-model check: logits of rows computed in blocks equal those computed one
-    at a time, bit for bit. ``linear`` maps weight shapes to row counts ``low … high``; ``attention`` likewise for query
-    rows, with keys padded to multiples of ``keys``. ``reason`` says why rows are not exact.
+    ``kernels`` is ``native`` or ``torch``. ``exact_rows`` is the verdict of the whole-model check: logits of rows
+    computed in blocks equal those computed one at a time, bit for bit. ``linear`` maps weight shapes to row counts
+    ``low … high``; ``attention`` likewise for query rows, with keys padded to multiples of ``keys``. ``reason`` says
+    why rows are not exact.
     """
 
     exact_rows: bool
+    kernels: str = "torch"
     linear: dict[str, tuple[int, int]] = field(default_factory=dict)
     attention: tuple[int, int] = (1, 1)
     keys: int = 1
@@ -60,6 +70,9 @@ class Target:
         kv_tokens: capacity of the KV pool in tokens.
         max_model_len: longest prompt plus output in tokens; default and upper bound is the model's own.
         exact: keep rows bitwise independent of their neighbours. A draft model does without.
+        kernels: ``native`` for the C kernels, ``torch`` for transformers' own modules, ``auto`` for native where the
+            architecture, the device and a compiler allow it.
+        weights: ``int8`` holds weights in 8 bits (native kernels only). This changes the model, and its ``name``.
 
     Raises:
         UnsupportedModel: recurrent or hybrid state that cannot be rolled back, or no pluggable attention.
@@ -74,11 +87,14 @@ class Target:
         kv_tokens: int,
         max_model_len: int | None = None,
         exact: bool = True,
+        kernels: str = "auto",
+        weights: str | None = None,
     ) -> None:
         refuse_unsupported(model, name)
+        check_kernels(kernels, weights)
         self.model = model
         self.tokenizer = tokenizer
-        self.name = name
+        self.name = name if weights is None else f"{name} ({weights})"
         self.dtype: torch.dtype = model.dtype
         self.device: torch.device = model.device
         config = model.config.get_text_config()
@@ -91,12 +107,17 @@ class Target:
         attention.register()
         model.set_attn_implementation(attention.NAME)
         shapes = self._layer_shapes()
+        self._least_rows = 1
+        self._row_class = RowClass(1, 64)
+        self._native = self._make_native(shapes, kv_tokens, kernels, weights)
+        if self._native is not None:
+            failure = self._check_rows() if exact else None
+            self.numerics = Numerics(exact and failure is None, "native", reason=failure)
+            return
         kinds = sorted({(s.kv_heads, s.key_dim, s.value_dim) for s in shapes})
         found = [probe_attention(*kind, self.dtype, self.device) for kind in kinds] if exact else []
         block = max((c.keys for c in found), default=KEY_MULTIPLES[0])
         self.pool = KVPool(shapes, kv_tokens, self.dtype, self.device, block)
-        self._least_rows = 1
-        self._row_class = RowClass(1, 64)
         self.numerics = self._make_exact(kinds, found) if exact else Numerics(exact_rows=False, reason="not asked for")
 
     @property
@@ -112,6 +133,7 @@ class Target:
             "max_model_len": self.max_model_len,
             "kv_tokens": self.pool.capacity,
             "kv_bytes": self.pool.bytes,
+            "kernels": self.numerics.kernels,
             "exact_rows": self.numerics.exact_rows,
             "numerics": {
                 "linear": {shape: list(rows) for shape, rows in self.numerics.linear.items()},
@@ -123,8 +145,8 @@ class Target:
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[Segment]) -> torch.Tensor:
-        """One flat forward call; returns the wanted rows' logits ``[wanted, logits_width]`` in the model's dtype,
-        segment by segment.
+        """One flat forward call; returns the wanted rows' logits ``[wanted, logits_width]``, segment by segment, in the
+        model's dtype (native kernels: float32).
 
         Writes every row's keys and values into its segment's extent. Calling again with the same rows is harmless.
         """
@@ -133,6 +155,8 @@ class Target:
                 raise RequestTooLarge(
                     f"{segment.base + len(segment.tokens)} rows do not fit an extent of {segment.extent.size} slots"
                 )
+        if self._native is not None:
+            return self._native(segments)
         batch = FlatBatch(
             segments,
             scratch=self.pool.scratch,
@@ -159,7 +183,7 @@ class Target:
         onwards; what lies behind them will be overwritten."""
         self.pool.move(extent, [base + row for row in path], base)
 
-    def _layer_shapes(self) -> list[Any]:
+    def _layer_shapes(self) -> list[LayerShape]:
         probe = ShapeProbe()
         ids = torch.zeros(1, 1, dtype=torch.long, device=self.device)
         with torch.inference_mode():
@@ -171,6 +195,43 @@ class Target:
                 "hold state that cannot be rolled back. Use a model with attention in every layer."
             )
         return [probe.shapes[i] for i in layers]
+
+    def _make_native(
+        self, shapes: Sequence[LayerShape], kv_tokens: int, kernels: str, weights: str | None
+    ) -> NativeForward | None:
+        """The C kernels over a pool of their own, if they suit this model and agree with transformers' forward."""
+        if kernels == "torch":
+            return None
+        try:
+            refuse_unsuitable(self.model)
+            self.pool = KVPool(shapes, kv_tokens, self.dtype, self.device, panels=True)
+            native = NativeForward(self.model, self.pool, self.max_model_len, int8=weights == "int8")
+            self._compare(native, INT8_TOLERANCE if weights else TOLERANCE[self.dtype])
+        except (Unsuitable, BuildFailed) as error:
+            if kernels == "native" or weights is not None:
+                asked = "kernels" if weights is None else "weights"
+                raise InvalidParameter(asked, f"native kernels cannot run {self.name} here: {error}") from error
+            log.info("%s runs on torch's kernels (%s)", self.name, error)
+            return None
+        native.release(self.model)
+        return native
+
+    def _compare(self, native: NativeForward, tolerance: float, length: int = 40) -> None:
+        """Raise ``Unsuitable`` unless the kernels' logits are those of transformers' own forward, up to rounding."""
+        length = min(length, self.max_model_len)
+        ids = torch.randint(0, self.vocab_size, (1, length), generator=torch.Generator().manual_seed(5))
+        positions = torch.arange(length)[None]
+        with torch.inference_mode():
+            own = self.model(input_ids=ids, position_ids=positions, use_cache=False).logits[0].float()
+        extent = self.pool.reserve(length)
+        if extent is None:
+            raise Unsuitable("the KV pool is too small for the comparison")
+        try:
+            error = float((native([Segment(extent, 0, ids[0].tolist())]) - own).norm() / own.norm())
+        finally:
+            self.pool.release(extent)
+        if not error <= tolerance:
+            raise Unsuitable(f"logits differ from transformers' forward by {error:.2g} of their size")
 
     def _make_exact(self, kinds: Sequence[tuple[int, int, int]], found: Sequence[AttentionClass]) -> Numerics:
         linear = tile_linears(self.model)
@@ -190,7 +251,9 @@ class Target:
             reason = "; ".join([failure, *inexact])
             log.warning("%s: rows are not bitwise exact on this device (%s)", self.name, reason)
         ranges = {name: (max(c.low, least), max(c.high, least)) for name, c in linear.items()}
-        return Numerics(reason is None, ranges, (self._row_class.low, self._row_class.high), self.pool.block, reason)
+        return Numerics(
+            reason is None, "torch", ranges, (self._row_class.low, self._row_class.high), self.pool.block, reason
+        )
 
     def _common_low(self) -> int:
         """Rows to fill a batch up to at once: what most weights need. A layer that needs more fills up by itself."""
@@ -227,6 +290,16 @@ class Target:
             return None
         finally:
             self.pool.release(extent)
+
+
+def check_kernels(kernels: str, weights: str | None) -> None:
+    """Raise ``InvalidParameter`` for a choice that does not exist."""
+    if kernels not in KERNELS:
+        raise InvalidParameter("kernels", f"must be one of {', '.join(KERNELS)}, got {kernels!r}")
+    if weights not in (None, "int8"):
+        raise InvalidParameter("weights", f"must be int8 or left out, got {weights!r}")
+    if weights is not None and kernels == "torch":
+        raise InvalidParameter("weights", f"{weights} needs the native kernels; leave kernels at auto")
 
 
 def refuse_unsupported(model: PreTrainedModel, name: str) -> None:

@@ -1,0 +1,76 @@
+"""Compile the kernels once with the system's C compiler, into the user's cache, and load them.
+
+Knows compilers and files. A machine without a compiler simply gets ``None`` and a reason, and runs on torch's kernels.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from headstart.target.cache import cache_dir
+
+SOURCE = Path(__file__).with_name("kernels.c")
+FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-Wno-psabi")
+COMPILERS = ("cc", "gcc", "clang")
+
+
+class BuildFailed(Exception):
+    """The kernels cannot be had here; the message says why."""
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The loaded kernels, compiled now if this machine has not seen this source before (about two seconds).
+
+    Raises:
+        BuildFailed: no compiler, or it refuses the source.
+    """
+    compiler = next(
+        (path for name in (os.environ.get("CC"), *COMPILERS) if name and (path := shutil.which(name))), None
+    )
+    if compiler is None:
+        raise BuildFailed("no C compiler found (tried $CC, cc, gcc, clang)")
+    version = _run([compiler, "--version"]).splitlines()[0]
+    key = hashlib.sha256("\0".join((SOURCE.read_text(), *FLAGS, version, _processor())).encode()).hexdigest()[:16]
+    target = cache_dir() / "native" / f"kernels-{key}.so"
+    if not target.is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=".kernels-", suffix=".so", dir=target.parent)
+        os.close(handle)
+        try:
+            _run([compiler, *FLAGS, str(SOURCE), "-o", temporary, "-lm"])
+            os.replace(temporary, target)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+    try:
+        return ctypes.CDLL(str(target))
+    except OSError as error:
+        raise BuildFailed(f"{target} cannot be loaded ({error})") from error
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildFailed(f"{command[0]} does not run ({error})") from error
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["?"]
+        raise BuildFailed(f"{command[0]} failed: {lines[0]}")
+    return done.stdout
+
+
+def _processor() -> str:
+    """What ``-march=native`` depends on: a cache shared by two machines must not mix their code."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line for line in lines if line.startswith(("flags", "Features")))
+    except (OSError, StopIteration):
+        return f"{platform.machine()} {platform.processor()}"

@@ -1,0 +1,295 @@
+"""A transformers model's weights, handed to the C kernels; one call per step.
+
+Knows which architectures have the shape the kernels compute (llama, mistral, qwen2, qwen3) and how segments become
+rows. Does not know requests or sampling; whether it is right is checked by ``Target`` against transformers' own
+forward.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from headstart.decode.segment import Segment
+from headstart.target.kv import KVPool
+from headstart.target.native.build import library
+from headstart.target.native.layout import KINDS, LANES, PANEL, interleave, pack, quantise
+
+ARCHITECTURES = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
+STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
+
+
+class Unsuitable(Exception):
+    """The model does not have the shape the kernels compute; the message says what differs."""
+
+
+class _Linear(ctypes.Structure):
+    _fields_ = (
+        ("panels", ctypes.c_void_p),
+        ("scale", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("n", ctypes.c_int64),
+        ("k", ctypes.c_int64),
+        ("kind", ctypes.c_int64),
+    )
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        *((name, _Linear) for name in ("qkv", "o", "gate_up", "down")),
+        *((name, ctypes.c_void_p) for name in ("attention_norm", "mlp_norm", "q_norm", "k_norm", "keys", "values")),
+        ("window", ctypes.c_int64),
+    )
+
+
+class _Model(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("layers", "hidden", "heads", "kv_heads", "dim", "inner", "vocab")),
+        ("eps", ctypes.c_float),
+        ("scale", ctypes.c_float),
+        *((name, ctypes.c_int64) for name in ("embed_kind", "kv_kind", "slots")),
+        *((name, ctypes.c_void_p) for name in ("embed", "cosines", "sines", "norm")),
+        ("head", _Linear),
+        ("layer", ctypes.POINTER(_Layer)),
+    )
+
+
+class _Step(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("rows", "wanted", "most_keys")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("ids", "positions", "slots", "start", "length", "plain", "extra_at", "extra", "want")
+        ),
+        *((name, ctypes.c_void_p) for name in ("logits", "shared", "private")),
+    )
+
+
+class NativeForward:
+    """The forward pass of one model over one KV pool.
+
+    Args:
+        model: on the CPU, in float32 or bfloat16. Its weights are copied into panels; see ``release``.
+        pool: whose keys and values the kernels read and write, in the layout of panels.
+        positions: longest context in tokens.
+        int8: hold weights as int8 with one scale per output. This changes the model.
+
+    Raises:
+        Unsuitable: the model has another shape. BuildFailed: there is no library.
+    """
+
+    def __init__(self, model: PreTrainedModel, pool: KVPool, positions: int, *, int8: bool = False) -> None:
+        refuse_unsuitable(model)
+        self._library = library()
+        for name in ("shared_floats", "private_floats"):
+            getattr(self._library, name).restype = ctypes.c_int64
+        self._keep: list[torch.Tensor] = []
+        self._int8 = int8
+        config = model.config
+        inside: Any = model.model
+        first = inside.layers[0].self_attn
+        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+        cosines, sines = self._rope(inside, positions)
+        layers = (_Layer * len(inside.layers))()
+        for target, source, keys, values in zip(layers, inside.layers, pool.keys, pool.values, strict=True):
+            self._fill(target, source)
+            target.keys, target.values = keys.data_ptr(), values.data_ptr()
+        self._model = _Model(
+            layers=len(layers),
+            hidden=config.hidden_size,
+            heads=heads,
+            kv_heads=kv_heads,
+            dim=first.head_dim,
+            inner=config.intermediate_size,
+            vocab=config.vocab_size,
+            eps=config.rms_norm_eps,
+            scale=first.scaling,
+            embed_kind=KINDS[model.dtype],
+            kv_kind=KINDS[model.dtype],
+            slots=pool.keys[0].shape[1],
+            embed=self._pointer(inside.embed_tokens.weight.detach()),
+            cosines=self._pointer(cosines),
+            sines=self._pointer(sines),
+            norm=self._pointer(inside.norm.weight.detach().float()),
+            head=self._linear(model.lm_head.weight.detach(), None),
+            layer=layers,
+        )
+        self._width = int(config.vocab_size)
+        self._shared = torch.empty(0)
+        self._private = torch.empty(0)
+
+    @torch.inference_mode()
+    def __call__(self, segments: Sequence[Segment]) -> torch.Tensor:
+        """Logits of the wanted rows, float32 ``[wanted, vocab]``; keys and values are written to the pool."""
+        rows = _Rows()
+        for segment in segments:
+            rows.add(segment)
+        arrays = rows.arrays()
+        threads = torch.get_num_threads()
+        model = ctypes.byref(self._model)
+        count, wanted = len(rows.ids), len(rows.want)
+        shared = self._library.shared_floats(model, ctypes.c_int64(count))
+        private = self._library.private_floats(model, ctypes.c_int64(count), ctypes.c_int64(rows.most_keys))
+        if self._shared.numel() < shared:
+            self._shared = torch.empty(shared)
+        if self._private.numel() < private * threads:
+            self._private = torch.empty(private * threads)
+        logits = torch.empty(wanted, self._model.head.n)
+        step = _Step(
+            rows=count,
+            wanted=wanted,
+            most_keys=rows.most_keys,
+            logits=logits.data_ptr(),
+            shared=self._shared.data_ptr(),
+            private=self._private.data_ptr(),
+            **{name: array.ctypes.data for name, array in arrays.items()},
+        )
+        self._library.forward(model, ctypes.byref(step), ctypes.c_int64(threads))
+        return logits[:, : self._width]
+
+    @staticmethod
+    def release(model: PreTrainedModel) -> None:
+        """Free the weights that are now held in panels; ``model`` cannot run any more."""
+        for module in model.modules():
+            if type(module) is torch.nn.Linear:
+                module.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+
+    def _fill(self, target: _Layer, source: Any) -> None:
+        attention, mlp = source.self_attn, source.mlp
+        parts = [attention.q_proj, attention.k_proj, attention.v_proj]
+        biases = [part.bias for part in parts]
+        bias = None if biases[0] is None else torch.cat([b.detach() for b in biases])
+        target.qkv = self._linear(torch.cat([part.weight.detach() for part in parts]), bias)
+        target.o = self._linear(attention.o_proj.weight.detach(), attention.o_proj.bias)
+        target.gate_up = self._linear(interleave(mlp.gate_proj.weight.detach(), mlp.up_proj.weight.detach()), None)
+        target.down = self._linear(mlp.down_proj.weight.detach(), mlp.down_proj.bias)
+        target.attention_norm = self._pointer(source.input_layernorm.weight.detach().float())
+        target.mlp_norm = self._pointer(source.post_attention_layernorm.weight.detach().float())
+        for name in ("q_norm", "k_norm"):
+            norm = getattr(attention, name, None)
+            setattr(target, name, None if norm is None else self._pointer(norm.weight.detach().float()))
+        target.window = sliding_window(attention) or 0
+
+    def _linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> _Linear:
+        n, k = weight.shape
+        fill = -n % PANEL
+        scale = None
+        if self._int8:
+            weight, scale = quantise(weight)
+            scale = torch.cat([scale, scale.new_zeros(fill)])
+        if bias is not None:
+            bias = torch.cat([bias.detach().float(), torch.zeros(fill)])
+        return _Linear(
+            panels=self._pointer(pack(weight)),
+            scale=None if scale is None else self._pointer(scale),
+            bias=None if bias is None else self._pointer(bias),
+            n=n + fill,
+            k=k,
+            kind=KINDS[weight.dtype],
+        )
+
+    def _rope(self, inside: Any, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines ``[positions, dim]`` in float32, from the model's own rotary embedding."""
+        with torch.inference_mode():
+            cosines, sines = inside.rotary_emb(torch.zeros(1), position_ids=torch.arange(positions)[None])
+        return cosines[0].float().contiguous(), sines[0].float().contiguous()
+
+    def _pointer(self, tensor: torch.Tensor) -> int:
+        tensor = tensor.contiguous()
+        self._keep.append(tensor)
+        return tensor.data_ptr()
+
+
+class _Rows:
+    """Segments as the kernels' rows."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.positions: list[int] = []
+        self.slots: list[int] = []
+        self.start: list[int] = []
+        self.plain: list[int] = []
+        self.extra: list[int] = []
+        self.extra_at: list[int] = []
+        self.want: list[int] = []
+        self.most_keys = 0
+
+    def add(self, segment: Segment) -> None:
+        first, count, base, start = len(self.ids), len(segment.tokens), segment.base, segment.extent.start
+        self.ids.extend(segment.tokens)
+        self.slots.extend(range(start + base, start + base + count))
+        self.start.extend([start] * count)
+        self.want.extend(range(first + segment.first_logits, first + count))
+        self.most_keys = max(self.most_keys, base + count)
+        if segment.parents is None:
+            self.positions.extend(range(base, base + count))
+            self.plain.extend(range(base + 1, base + count + 1))
+            self.extra_at.extend([0] * count)
+            return
+        for row in range(count):
+            path = [row]
+            while segment.parents[path[-1]] >= 0:
+                path.append(segment.parents[path[-1]])
+            path.reverse()
+            run = sum(1 for i, node in enumerate(path) if node == i)
+            self.positions.append(base + len(path) - 1)
+            self.plain.append(base + run)
+            self.extra_at.append(len(self.extra))
+            self.extra.extend(start + base + node for node in path[run:])
+
+    def arrays(self) -> dict[str, np.ndarray[Any, np.dtype[np.int64]]]:
+        named = {
+            "ids": self.ids,
+            "positions": self.positions,
+            "slots": self.slots,
+            "start": self.start,
+            "length": [p + 1 for p in self.positions],
+            "plain": self.plain,
+            "extra_at": self.extra_at,
+            "extra": self.extra or [0],
+            "want": self.want or [0],
+        }
+        return {name: np.array(values, dtype=np.int64) for name, values in named.items()}
+
+
+def sliding_window(attention: Any) -> int | None:
+    """The window transformers would pass for this layer: the layer's own attribute, or in mistral the config's."""
+    if hasattr(attention, "sliding_window"):
+        return attention.sliding_window  # type: ignore[no-any-return]
+    return getattr(attention.config, "sliding_window", None)
+
+
+def refuse_unsuitable(model: PreTrainedModel) -> None:
+    """Raise ``Unsuitable`` unless the kernels compute exactly this architecture."""
+    kind, config = type(model).__name__, model.config
+    if kind not in ARCHITECTURES:
+        raise Unsuitable(f"{kind} is not among {', '.join(sorted(ARCHITECTURES))}")
+    if model.device.type != "cpu" or model.dtype not in (torch.float32, torch.bfloat16):
+        raise Unsuitable(f"{model.dtype} on {model.device}; the kernels run float32 and bfloat16 on the CPU")
+    if config.hidden_act not in ("silu", "swish"):
+        raise Unsuitable(f"activation {config.hidden_act}, not silu")
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rope not in STATIC_ROPE:
+        raise Unsuitable(f"rotary embedding of type {rope} depends on the length")
+    inside: Any = model.model
+    for layer in inside.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        linears = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]
+        linears += [mlp.gate_proj, mlp.up_proj, mlp.down_proj]
+        if any(type(linear) is not torch.nn.Linear for linear in [*linears, model.lm_head]):
+            raise Unsuitable("a projection is not a plain linear layer")
+        if mlp.gate_proj.bias is not None or mlp.up_proj.bias is not None or model.lm_head.bias is not None:
+            raise Unsuitable("the feed-forward layer or the head has a bias")
+    sizes = {
+        "head dimension": (inside.layers[0].self_attn.head_dim, PANEL),
+        "hidden size": (config.hidden_size, PANEL),
+        "intermediate size": (config.intermediate_size, LANES),
+    }
+    for name, (size, multiple) in sizes.items():
+        if size % multiple:
+            raise Unsuitable(f"{name} {size} is no multiple of {multiple}")
