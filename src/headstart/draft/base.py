@@ -57,3 +57,20 @@ class Drafter(Protocol):
     def finish(self, sequence_id: int, tokens: Sequence[int], prompt_length: int, tenant: str | None) -> None:
         """The sequence is over (done, cancelled or failed): drop its state; remember its text if so configured."""
         ...
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """A drafter that also learns from what the target thought, not only from what it said."""
+
+    successors: int
+    """How many best next tokens it wants per verified row; 0 = none."""
+
+    def learn(self, sequence_id: int, rows: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
+        """All rows of a round, after its verification and before `observe` and the sequence's next `propose`.
+
+        A row is ``(context, successors)``: the last up to two tokens before the predicted position, in order, and the
+        target's best ids there, best first. Rows after rejected tokens count too: the target's law after a wrong token
+        is knowledge. Which rows were accepted is not said.
+        """
+        ...
