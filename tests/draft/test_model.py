@@ -153,3 +153,33 @@ def test_long_prompts_are_caught_up_in_pieces() -> None:
     batch = drafter.propose([ask(tokens, 3, 0), ask(tokens[:5], 3, 1)])
     assert list(batch[0].tokens) == greedy_continuation(draft, tokens, 3)
     assert list(batch[1].tokens) == greedy_continuation(draft, tokens[:5], 3)
+
+
+def test_tokens_only_the_target_has_cost_that_request_its_draft_and_nobody_elses() -> None:
+    target, draft = sized(64, WORDS), sized(48, WORDS[:40], exact=False)
+    drafter = ModelDrafter(draft, target)
+    engine = Engine(target, [drafter])
+    params = [SamplingParams(max_tokens=10, forced_tokens=(45,)), GREEDY, GREEDY]
+    out = engine.generate([[1, 2, 3], [1, 2, 49], [4, 5, 6]], params)
+    assert [o.completions[0].record.drafted > 0 for o in out[:2]] == [False, False]
+    assert not engine.record.fallbacks
+    assert out[0].token_ids[0] == 45
+
+
+def test_a_failed_forward_of_the_draft_model_leaves_its_state_true() -> None:
+    target = tiny.target()
+    draft = tiny.target(exact=False)
+    drafter = ModelDrafter(draft, target)
+    forward, calls = draft.forward, []
+
+    def fails_once(segments: object) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("once")
+        return forward(segments)  # type: ignore[arg-type]
+
+    draft.forward = fails_once  # type: ignore[method-assign]
+    engine = Engine(target, [drafter])
+    engine.generate([tiny.ids(40)], GREEDY)
+    assert engine.record.fallbacks["raised"] == 1
+    assert engine.record.acceptance_rate == 1.0

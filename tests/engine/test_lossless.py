@@ -80,7 +80,9 @@ def test_every_drafter_and_depth_alone_and_together(dtype: str, kind: str, tempe
     assert on.pool.used == 0
 
 
-@pytest.mark.parametrize("name", ["qwen2", "qwen3", "mistral", "llama/torch", "mistral/torch", "gemma3", "gemma2", "gpt2"])
+@pytest.mark.parametrize(
+    "name", ["qwen2", "qwen3", "mistral", "llama/torch", "mistral/torch", "gemma3", "gemma2", "gpt2"]
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_architecture(name: str, dtype: str) -> None:
     """With sliding windows of 12 in some: every draft beyond the prompt crosses one."""

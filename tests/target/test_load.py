@@ -37,7 +37,7 @@ def test_a_folder_in_the_hubs_layout(folder: Path) -> None:
     assert target.logits_width == tiny.VOCAB
     assert target.eos_ids == {5}
     assert target.max_model_len == 200
-    assert target.pool.capacity == 512
+    assert target.pool.capacity == 320
     assert target.numerics.exact_rows
     assert len(stages) == 2
     assert load_target(str(folder), dtype="bfloat16", kv_tokens=64).dtype == torch.bfloat16
@@ -49,14 +49,20 @@ def test_a_folder_without_tokenizer_files_takes_token_ids(tmp_path: Path) -> Non
 
 
 def test_kv_budget_in_tokens_bytes_and_by_default(folder: Path) -> None:
-    per_token = 2 * 2 * 2 * 16 * 4
-    assert load_target(str(folder), dtype="float32", kv_bytes=per_token * 600).pool.capacity == 768
+    per_token = 2 * 2 * 2 * 32 * 4
+    for kernels, block in (("native", 64), ("torch", 256)):
+        budget = per_token * 1000
+        pool = load_target(str(folder), dtype="float32", kv_bytes=budget, kernels=kernels).pool
+        assert pool.bytes <= budget
+        assert pool.capacity == 1000 // block * block - block
+    with pytest.raises(InvalidParameter, match=r"kv_bytes.*at least"):
+        load_target(str(folder), dtype="float32", kv_bytes=per_token * 100)
     by_default = load_target(str(folder), dtype="float32", max_sequences=2)
     assert by_default.pool.capacity == 2 * 768
     for bad in ({"kv_tokens": 0}, {"kv_bytes": 3}, {"max_model_len": 1}, {"max_sequences": 0}, {"threads": 0}):
         with pytest.raises(InvalidParameter, match=next(iter(bad))):
             load_target(str(folder), **bad)  # type: ignore[arg-type]
-    with pytest.raises(InvalidParameter, match="not both"):
+    with pytest.raises(InvalidParameter, match="one of the two"):
         load_target(str(folder), kv_tokens=64, kv_bytes=100_000)
 
 

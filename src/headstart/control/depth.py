@@ -13,6 +13,7 @@ from headstart.errors import InvalidParameter
 
 DEFAULT_DEPTH = 4
 MAX_DEPTH = 32
+MAX_NODES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,8 @@ class FixedDepth:
 
     def __init__(self, depth: int = DEFAULT_DEPTH, nodes: int | None = None) -> None:
         check_depth("depth", depth)
-        if nodes is not None and nodes < depth:
-            raise InvalidParameter("nodes", f"must be at least depth {depth}, got {nodes}")
+        if nodes is not None and (type(nodes) is not int or not depth <= nodes <= MAX_NODES):
+            raise InvalidParameter("nodes", f"must be an integer from depth {depth} to {MAX_NODES}, got {nodes!r}")
         self.depth = depth
         self.nodes = nodes if nodes is not None else depth
 

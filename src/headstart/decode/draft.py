@@ -80,8 +80,13 @@ class Draft:
                 seen.add((up, self.tokens[i]))
         if self.confidence is not None and len(self.confidence) != n:
             return f"{len(self.confidence)} confidences for {n} tokens"
-        if self.q is not None and (self.q.shape[0] != n or self.q.shape[1] > vocab_size):
-            return f"q has shape {tuple(self.q.shape)} for {n} tokens and a vocabulary of {vocab_size}"
+        if self.q is not None:
+            if not isinstance(self.q, torch.Tensor) or self.q.dim() != 2:
+                return "q is no matrix"
+            if self.q.shape[0] != n or self.q.shape[1] > vocab_size:
+                return f"q has shape {tuple(self.q.shape)} for {n} tokens and a vocabulary of {vocab_size}"
+            if not self.q.is_floating_point() or self.q.layout != torch.strided or self.q.is_meta:
+                return f"q is {self.q.dtype}, {self.q.layout}, on {self.q.device}; it must be dense floating point"
         return None
 
     def truncated(self, max_depth: int, max_nodes: int | None = None) -> Draft:

@@ -5,8 +5,7 @@ Knows nothing of models: whether a token id exists, or a length fits, is checked
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
@@ -16,6 +15,9 @@ from headstart.errors import InvalidParameter
 VerifyRule = Literal["coupled", "rejection", "block"]
 VERIFY_RULES: tuple[VerifyRule, ...] = ("coupled", "rejection", "block")
 LogprobsMode = Literal["raw", "processed"]
+
+LEAST_TEMPERATURE = 1e-4
+MOST_SEQUENCES = 128
 
 
 def _no_bias() -> Mapping[int, float]:
@@ -32,8 +34,10 @@ class SamplingParams:
 
     ``temperature=0`` is greedy. ``top_k=0``, ``top_p=1``, ``min_p=0`` are off. ``seed=None`` lets the engine draw one.
     ``max_tokens=None`` means up to the context limit. ``forced_tokens[i]`` is the only token allowed at output
-    position ``i``. ``logprobs=n`` asks for the chosen token's log-probability and the ``n`` best; ``logprobs_mode``
-    picks the target's own law (``raw``: before any step above) or the law sampled from (``processed``).
+    position ``i``. ``min_tokens`` holds back end-of-sequence and stop ids, not stop strings. ``include_stop`` keeps
+    the stop string, or the text of the stop id, which a special token does not have. ``logprobs=n`` asks for the
+    chosen token's log-probability and the ``n`` best; ``logprobs_mode`` picks the target's own law (``raw``: before
+    any step above) or the law sampled from (``processed``).
 
     Raises:
         InvalidParameter: a value is out of range; the message names the parameter.
@@ -62,86 +66,77 @@ class SamplingParams:
     verify: VerifyRule = "coupled"
 
     def __post_init__(self) -> None:
-        def check(ok: bool, param: str, message: str) -> None:
-            if not ok:
-                raise InvalidParameter(param, message)
-
-        def number(param: str) -> float:
-            value = getattr(self, param)
-            check(
-                isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value),
-                param,
-                f"must be a finite number, got {value!r}",
-            )
-            return float(value)
-
-        def integer(param: str, low: int) -> None:
-            value = getattr(self, param)
-            check(
-                isinstance(value, int) and not isinstance(value, bool) and value >= low,
-                param,
-                f"must be an integer of at least {low}, got {value!r}",
-            )
-
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
         for name in ("stop", "stop_token_ids", "banned_tokens", "forced_tokens"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            object.__setattr__(self, name, _as_tuple(name, getattr(self, name)))
+        if not isinstance(self.logit_bias, Mapping):
+            raise InvalidParameter("logit_bias", f"must map token ids to numbers, got {self.logit_bias!r}")
         object.__setattr__(self, "logit_bias", MappingProxyType(dict(self.logit_bias)))
 
-        if self.max_tokens is not None:
-            integer("max_tokens", 1)
-        check(0.0 <= number("temperature") <= 100.0, "temperature", f"must be in [0, 100], got {self.temperature}")
-        check(
-            self.temperature == 0 or self.temperature >= 1e-4,
-            "temperature",
-            f"must be 0 (greedy) or at least 0.0001, got {self.temperature}",
-        )
-        integer("top_k", 0)
-        check(0.0 < number("top_p") <= 1.0, "top_p", f"must be in (0, 1], got {self.top_p}")
-        check(0.0 <= number("min_p") <= 1.0, "min_p", f"must be in [0, 1], got {self.min_p}")
-        check(
-            0.0 < number("repetition_penalty") <= 100.0,
-            "repetition_penalty",
-            f"must be in (0, 100], got {self.repetition_penalty}",
-        )
-        for name in ("presence_penalty", "frequency_penalty"):
-            check(-2.0 <= number(name) <= 2.0, name, f"must be in [-2, 2], got {getattr(self, name)}")
-        for token, bias in self.logit_bias.items():
-            check(isinstance(token, int) and token >= 0, "logit_bias", f"keys must be token ids, got {token!r}")
-            check(
-                isinstance(bias, (int, float)) and -100.0 <= bias <= 100.0,
-                "logit_bias",
-                f"values must be in [-100, 100], got {bias!r} for token {token}",
-            )
+        for name, low, high in _RANGES:
+            _check_number(name, getattr(self, name), low, high)
+        if 0 < self.temperature < LEAST_TEMPERATURE:
+            message = f"must be 0 (greedy) or at least {LEAST_TEMPERATURE}, got {self.temperature}"
+            raise InvalidParameter("temperature", message)
+        if self.top_p <= 0:
+            raise InvalidParameter("top_p", f"must be above 0, got {self.top_p}")
+        for name, least in (("top_k", 0), ("min_tokens", 0), ("n", 1)):
+            _check_integer(name, getattr(self, name), least)
+        for name, least in (("max_tokens", 1), ("logprobs", 0)):
+            if getattr(self, name) is not None:
+                _check_integer(name, getattr(self, name), least)
+        if self.n > MOST_SEQUENCES:
+            raise InvalidParameter("n", f"must be at most {MOST_SEQUENCES}, got {self.n}")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidParameter("min_tokens", f"{self.min_tokens} exceeds max_tokens {self.max_tokens}")
         for name in ("stop_token_ids", "banned_tokens", "forced_tokens"):
             for token in getattr(self, name):
-                check(isinstance(token, int) and token >= 0, name, f"must hold token ids, got {token!r}")
+                _check_integer(name, token, 0)
+        for token, bias in self.logit_bias.items():
+            _check_integer("logit_bias", token, 0)
+            _check_number("logit_bias", bias, -100.0, 100.0)
         for text in self.stop:
-            check(isinstance(text, str) and text != "", "stop", f"must hold non-empty strings, got {text!r}")
-        integer("min_tokens", 0)
-        if self.max_tokens is not None:
-            check(
-                self.min_tokens <= self.max_tokens,
-                "min_tokens",
-                f"{self.min_tokens} exceeds max_tokens {self.max_tokens}",
-            )
-        if self.logprobs is not None:
-            integer("logprobs", 0)
-        check(
-            self.logprobs_mode in ("raw", "processed"),
-            "logprobs_mode",
-            f"must be raw or processed, got {self.logprobs_mode!r}",
-        )
+            if not isinstance(text, str) or not text:
+                raise InvalidParameter("stop", f"must hold non-empty strings, got {text!r}")
+        for name in ("ignore_eos", "include_stop"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidParameter(name, f"must be true or false, got {getattr(self, name)!r}")
+        for name, choices in (("logprobs_mode", ("raw", "processed")), ("verify", VERIFY_RULES)):
+            if getattr(self, name) not in choices:
+                raise InvalidParameter(name, f"must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
         if self.seed is not None:
-            check(
-                isinstance(self.seed, int) and not isinstance(self.seed, bool) and -(2**63) <= self.seed < 2**64,
-                "seed",
-                f"must be a 64-bit integer, got {self.seed!r}",
-            )
-        integer("n", 1)
-        check(self.verify in VERIFY_RULES, "verify", f"must be one of {', '.join(VERIFY_RULES)}, got {self.verify!r}")
+            _check_integer("seed", self.seed, -(2**63))
+            if self.seed >= 2**64:
+                raise InvalidParameter("seed", f"must be a 64-bit integer, got {self.seed!r}")
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0
+
+
+_RANGES = (
+    ("temperature", 0.0, 100.0),
+    ("top_p", 0.0, 1.0),
+    ("min_p", 0.0, 1.0),
+    ("repetition_penalty", 0.01, 100.0),
+    ("presence_penalty", -2.0, 2.0),
+    ("frequency_penalty", -2.0, 2.0),
+)
+
+
+def _as_tuple(name: str, value: object) -> tuple[object, ...]:
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise InvalidParameter(name, f"must be a list, got {value!r}")
+    return tuple(value)
+
+
+def _check_number(name: str, value: object, low: float, high: float) -> None:
+    """Finite, no bool, and in range; comparing first keeps integers too large for a float out of ``math``."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise InvalidParameter(name, f"must be a number in [{low:g}, {high:g}], got {value!r}")
+
+
+def _check_integer(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidParameter(name, f"must be an integer of at least {least}, got {value!r}")

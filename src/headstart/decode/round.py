@@ -18,7 +18,6 @@ from headstart.decode.record import StepTimes
 from headstart.decode.segment import Forward, Segment
 from headstart.decode.sequence import Sequence
 from headstart.decode.verify import verify_coupled, verify_sampled
-from headstart.errors import DrafterFailed
 
 
 @dataclass(slots=True)
@@ -103,34 +102,38 @@ def _segments(turns: Many[Turn], rows: Many[list[int]], prefills: Many[Prefill])
 
 
 def verify(logits: torch.Tensor, turns: Many[Turn], rows: Many[list[int]], vocab_size: int) -> list[Verdict]:
-    """Apply each sequence's rule to its rows of ``logits`` ``[wanted, width]``, turns first."""
+    """Apply each sequence's rule to its rows of ``logits`` ``[wanted, width]``, turns first. A sequence whose law
+    cannot be formed ends with an error and an empty verdict."""
     greedy: list[int] = []
     if any(turn.sequence.law.greedy_fast for turn in turns):
         greedy = logits[:, :vocab_size].argmax(dim=-1).tolist()
     verdicts = []
     first = 0
     for turn, order in zip(turns, rows, strict=True):
-        law, draft = turn.sequence.law, turn.draft
-        row_of = [first] + [0] * len(order)
+        row_of = [first] * (1 + len(order))
         for i, node in enumerate(order):
             row_of[node + 1] = first + 1 + i
-        if law.greedy_fast:
-            verdict = verify_coupled(draft, lambda row, _, index=row_of: greedy[index[row]])  # type: ignore[misc]
-        else:
-            try:
-                verdict = verify_sampled(
-                    law.params.verify,
-                    draft,
-                    lambda row, index=row_of: logits[index[row]],  # type: ignore[misc]
-                    law,
-                )
-            except DrafterFailed:
-                turn.sequence.record.fallbacks["bad q"] += 1
-                turn.draft = EMPTY
-                verdict = verify_sampled(law.params.verify, EMPTY, logits[first : first + 1], law)
-        verdicts.append(verdict)
-        first += 1 + len(draft)
+        try:
+            verdicts.append(_verify_one(logits, greedy, turn, row_of))
+        except Exception as error:
+            turn.sequence.fail(error)
+            verdicts.append(Verdict())
+        first += len(row_of)
     return verdicts
+
+
+def _verify_one(logits: torch.Tensor, greedy: list[int], turn: Turn, row_of: list[int]) -> Verdict:
+    """``row_of[i]`` is the row of ``logits`` for row ``i`` of the acceptance rules: 0 the root, ``node + 1`` a node."""
+    law = turn.sequence.law
+    if law.greedy_fast:
+        return verify_coupled(turn.draft, lambda row, _: greedy[row_of[row]])
+    if turn.draft.q is not None:
+        try:
+            return verify_sampled(law.params.verify, turn.draft, lambda row: logits[row_of[row]], law)
+        except Exception:  # q is the drafter's; without it the same error would be the target's
+            turn.sequence.record.fallbacks["bad q"] += 1
+            turn.draft = EMPTY
+    return verify_sampled(law.params.verify, turn.draft, lambda row: logits[row_of[row]], law)
 
 
 def commit(
@@ -141,40 +144,52 @@ def commit(
     verdicts: Many[Verdict],
     prefills: Many[Prefill],
 ) -> None:
-    """Hand the tokens out, keep the accepted rows of the KV cache, let the others be overwritten."""
+    """Hand the tokens out, keep the accepted rows of the KV cache, let the others be overwritten. A sequence that
+    raises on the way ends with an error; the others go on."""
     first = 0
     for turn, order, verdict in zip(turns, rows, verdicts, strict=True):
-        sequence, draft = turn.sequence, turn.draft
-        width = 1 + len(order)
-        row_of = {node: i + 1 for i, node in enumerate(order)}
-        path_rows = [0, *(row_of[node] for node in verdict.path)]
-        emitted = 0
-        for row, node in zip(path_rows, [*verdict.path, None], strict=True):
-            token = verdict.token if node is None else draft.tokens[node]
-            _emit(sequence, token, logits[first + row], from_draft=node is not None)
-            emitted += 1
-            turn.accepted += node is not None
-            if sequence.finish is not None:
-                break
-        if sequence.finish is None:
-            target.commit(sequence.extent, sequence.cached, path_rows)
-            sequence.cached += len(path_rows)
-        sequence.record.add_round(
-            depth=turn.depth,
-            drafted=len(draft),
-            deepest=max(draft.depths(), default=0),
-            accepted=turn.accepted,
-            emitted=emitted,
-        )
-        first += width
+        if turn.sequence.finish is None:
+            try:
+                _commit_one(target, logits[first : first + 1 + len(order)], turn, order, verdict)
+            except Exception as error:
+                turn.sequence.fail(error)
+        first += 1 + len(order)
     for prefill in prefills:
         sequence = prefill.sequence
         completes = prefill.completes
         sequence.cached += prefill.count
         if completes:
-            last = logits[first]
-            _emit(sequence, sequence.law.choose(last), last, from_draft=False)
+            try:
+                _emit(sequence, sequence.law.choose(logits[first]), logits[first], from_draft=False)
+            except Exception as error:
+                sequence.fail(error)
             first += 1
+
+
+def _commit_one(target: Forward, logits: torch.Tensor, turn: Turn, order: list[int], verdict: Verdict) -> None:
+    sequence, draft = turn.sequence, turn.draft
+    row_of = {node: i + 1 for i, node in enumerate(order)}
+    path_rows = [0, *(row_of[node] for node in verdict.path)]
+    # keys and values first: they depend on nothing that follows
+    target.commit(sequence.extent, sequence.cached, path_rows)
+    emitted = 0
+    for row, node in zip(path_rows, [*verdict.path, None], strict=True):
+        _emit(sequence, verdict.token if node is None else draft.tokens[node], logits[row], from_draft=node is not None)
+        emitted += 1
+        turn.accepted += node is not None
+        if sequence.finish is not None:
+            break
+    sequence.cached = len(sequence.tokens) - 1
+    depths = draft.depths()
+    if turn.accepted == emitted:  # a stop inside the draft: what lay behind it was never in question
+        depths = [d for d in depths if d <= emitted]
+    sequence.record.add_round(
+        depth=turn.depth,
+        drafted=len(depths),
+        deepest=max(depths, default=0),
+        accepted=turn.accepted,
+        emitted=emitted,
+    )
 
 
 def _emit(sequence: Sequence, token: int, row: torch.Tensor, *, from_draft: bool) -> None:

@@ -60,6 +60,8 @@ class Sequence:
     cached: int = 0
     finish: FinishReason | None = None
     stopped_by: int | str | None = None
+    error: str | None = None
+    """What went wrong, when ``finish`` is ``ERROR``."""
     record: SpecRecord = field(default_factory=SpecRecord)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     accepted_tokens: list[bool] = field(default_factory=list)
@@ -99,6 +101,11 @@ class Sequence:
         if self.remaining <= 0:
             return self.end(FinishReason.LENGTH)
         return False
+
+    def fail(self, error: Exception) -> None:
+        """End the sequence because computing it raised; others go on."""
+        self.error = f"{type(error).__name__}: {error}"
+        self.finish = FinishReason.ERROR
 
     def end(self, reason: FinishReason, stopped_by: int | str | None = None) -> bool:
         """End the sequence; held back text joins the last token's."""

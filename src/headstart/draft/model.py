@@ -61,7 +61,7 @@ class ModelDrafter:
         drafts = [EMPTY] * len(requests)
         active: list[tuple[int, DraftRequest, _State, int]] = []
         for i, request in enumerate(requests):
-            depth = min(request.depth, self.draft.max_model_len - len(request.tokens))
+            depth = min(request.depth, request.nodes, self.draft.max_model_len - len(request.tokens))
             state = self._state(request, depth) if depth > 0 else None
             if state is not None:
                 active.append((i, request, state, depth))
@@ -106,6 +106,11 @@ class ModelDrafter:
     def _state(self, request: DraftRequest, depth: int) -> _State | None:
         """The sequence's state, rolled back to what it still shares with the history, with room for ``depth`` more."""
         state = self._states.get(request.sequence_id)
+        keep = 0 if state is None else _common_prefix(state.cached, request.tokens)
+        if max(request.tokens[keep:], default=0) >= self.draft.logits_width or any(
+            token >= self.vocab_size for token in request.params.forced_tokens
+        ):
+            return None  # the target has tokens the draft model does not know
         needed = len(request.tokens) + depth
         if state is None or state.extent.size < needed:
             # some room to grow, so that an extent is not moved every few rounds
@@ -120,7 +125,6 @@ class ModelDrafter:
                 grown.cached, grown.law, grown.seen = state.cached, state.law, state.seen
             state = self._states[request.sequence_id] = grown
         # the last token is always computed again: its logits are what the draft starts from
-        keep = _common_prefix(state.cached, request.tokens)
         del state.cached[min(keep, len(request.tokens) - 1) :]
         return state
 
@@ -129,7 +133,7 @@ class ModelDrafter:
         ``work``."""
         rows: dict[int, torch.Tensor] = {}
         while len(rows) < len(work):
-            segments, complete = [], []
+            segments, states, complete = [], [], []
             for slot, (request, state) in enumerate(work):
                 if slot in rows:
                     continue
@@ -138,10 +142,12 @@ class ModelDrafter:
                 segments.append(
                     Segment(state.extent, len(state.cached), missing, first_logits=len(missing) - int(last))
                 )
+                states.append(state)
                 if last:
                     complete.append(slot)
-                state.cached.extend(missing)
             logits = self.draft.forward(segments)
+            for segment, state in zip(segments, states, strict=True):
+                state.cached.extend(segment.tokens)
             for j, slot in enumerate(complete):
                 rows[slot] = logits[j]
         return rows

@@ -7,7 +7,8 @@ protocol; does not know targets or acceptance rules.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import overload
 
 from headstart.decode.draft import EMPTY, Draft
 from headstart.decode.round import Turn
@@ -18,6 +19,28 @@ log = logging.getLogger(__name__)
 
 PLAIN = "none"
 """The drafter name that means no drafter."""
+
+
+class TokenView(Sequence[int]):
+    """A history that can be read and not changed, without copying it."""
+
+    __slots__ = ("_tokens",)
+
+    def __init__(self, tokens: list[int]) -> None:
+        self._tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._tokens)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        return self._tokens[index]
 
 
 class Drafting:
@@ -40,7 +63,7 @@ class Drafting:
         sequence = branch.sequence
         if drafter is not None:
             try:
-                drafter.finish(sequence.id, sequence.tokens, sequence.prompt_length, branch.tenant)
+                drafter.finish(sequence.id, TokenView(sequence.tokens), sequence.prompt_length, branch.tenant)
             except Exception as error:
                 self._warn(branch.drafter, "finish raised", error)
 
@@ -78,7 +101,7 @@ class Drafting:
         sequence = turn.sequence
         return DraftRequest(
             sequence_id=sequence.id,
-            tokens=sequence.tokens,
+            tokens=TokenView(sequence.tokens),
             prompt_length=sequence.prompt_length,
             depth=turn.depth,
             nodes=turn.nodes,

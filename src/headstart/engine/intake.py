@@ -25,6 +25,11 @@ def make_sequences(target: Target, prompt: list[int], params: SamplingParams, id
         InvalidParameter: stop strings without a tokenizer.
     """
     limit = token_limit(target, len(prompt), params.max_tokens)
+    if params.min_tokens > limit - len(prompt):
+        room = limit - len(prompt)
+        raise RequestTooLarge(
+            f"min_tokens {params.min_tokens} exceeds the {room} tokens that fit after a prompt of {len(prompt)}"
+        )
     seed = params.seed if params.seed is not None else secrets.randbits(63)
     stop_ids = frozenset(params.stop_token_ids)
     if not params.ignore_eos:

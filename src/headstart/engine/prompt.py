@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from transformers import PreTrainedTokenizerBase
 
@@ -19,7 +19,12 @@ def encode_prompt(prompt: Prompt, tokenizer: PreTrainedTokenizerBase | None, voc
     """
     if isinstance(prompt, str):
         ids = list(_need(tokenizer)(prompt)["input_ids"])
-    elif len(prompt) and isinstance(prompt[0], Mapping):
+    elif isinstance(prompt, Mapping) or not isinstance(prompt, Sequence):
+        raise InvalidParameter("prompt", f"must be text, a list of token ids or a list of messages, got {prompt!r}")
+    elif any(isinstance(part, Mapping) for part in prompt):
+        for part in prompt:
+            if not isinstance(part, Mapping):
+                raise InvalidParameter("prompt", f"mixes messages with something else: {part!r}")
         ids = _from_messages([dict(m) for m in prompt if isinstance(m, Mapping)], _need(tokenizer))
     else:
         ids = list(prompt)

@@ -54,13 +54,15 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One finished sequence. ``token_ids`` include a final stop id; ``text`` does not."""
+    """One finished sequence. ``token_ids`` include a final stop id; ``text`` does not, unless asked for. ``error`` says
+    what went wrong when ``finish_reason`` is ``error``."""
 
     index: int
     token_ids: list[int]
     text: str
     finish_reason: FinishReason
     stopped_by: int | str | None
+    error: str | None
     seed: int
     from_draft: list[bool]
     logprobs: list[TokenLogprob] | None
@@ -103,6 +105,10 @@ class Branch:
     """Output tokens already handed out in chunks."""
     texts: list[str] = field(default_factory=list)
     """Text handed out so far, in pieces."""
+    ended: bool = False
+    """Whether a chunk with the finish reason was handed out."""
+    reaped: bool = False
+    """Whether its slots are free again."""
 
     def completion(self) -> Completion:
         sequence = self.sequence
@@ -112,6 +118,7 @@ class Branch:
             text="".join(self.texts),
             finish_reason=sequence.finish or FinishReason.ERROR,
             stopped_by=sequence.stopped_by,
+            error=sequence.error,
             seed=sequence.law.seed,
             from_draft=list(sequence.accepted_tokens),
             logprobs=sequence.logprobs if sequence.params.logprobs is not None else None,
@@ -136,8 +143,20 @@ class Request:
 
     @property
     def done(self) -> bool:
-        """Whether every sequence of the request has ended."""
-        return all(branch.sequence.finish is not None for branch in self.branches)
+        """Whether every sequence of the request has ended, all its chunks are there and its slots are free."""
+        return self.ended is not None
+
+    @property
+    def drained(self) -> bool:
+        """Whether it is done and every chunk was taken."""
+        return self.done and not self.chunks
+
+    def take(self) -> list[Chunk]:
+        """The chunks not taken yet."""
+        taken = []
+        while self.chunks:
+            taken.append(self.chunks.popleft())
+        return taken
 
     def output(self) -> Output:
         """The result so far; final once ``done``."""

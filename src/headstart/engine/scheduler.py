@@ -7,7 +7,7 @@ Knows sequences and the pool; not models, drafters or text.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from headstart.decode.round import Prefill
 from headstart.engine.request import Branch
@@ -33,8 +33,9 @@ class Scheduler:
     def add(self, branches: Iterable[Branch]) -> None:
         self.waiting.extend(branches)
 
-    def admit(self) -> list[Branch]:
-        """Move waiting sequences to running while they fit, in order; returns the newcomers."""
+    def admit(self, join: Callable[[Branch], None]) -> list[Branch]:
+        """Move waiting sequences to running while they fit, in order; returns the newcomers. ``join`` is told of each
+        before it runs."""
         admitted = []
         while self.waiting and len(self.running) < self.max_sequences:
             branch = self.waiting[0]
@@ -42,6 +43,7 @@ class Scheduler:
             if extent is None:
                 break
             branch.sequence.extent = extent
+            join(branch)
             self.running.append(self.waiting.popleft())
             admitted.append(branch)
         return admitted

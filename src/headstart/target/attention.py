@@ -13,11 +13,12 @@ import torch
 import torch.nn.functional as F
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from headstart.errors import UnsupportedModel
 from headstart.target.batch import FlatBatch
 from headstart.target.numerics import RowClass
 
 NAME = "headstart"
-EXPLICIT_ROWS = 32
+EXPLICIT_ROWS, EXPLICIT_KEYS = 32, 256
 
 
 def flat_attention(
@@ -42,6 +43,10 @@ def flat_attention(
     """
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     if flat_batch is None or row_class is None:
+        if key.dim() == 3:
+            raise UnsupportedModel(
+                f"{type(module).__name__} hands no keyword arguments to its attention, so rows cannot be told apart"
+            )
         out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
         return out.transpose(1, 2), None
     heads, rows, dim = query.shape[1:]
@@ -94,25 +99,37 @@ def _explicit(
     group: int,
     count: int,
 ) -> torch.Tensor:
-    """Attention in separate steps, for what the fused kernel lacks: soft-capped scores and attention sinks."""
-    rows = q.shape[2]
+    """Attention in separate steps, for what the fused kernel lacks: soft-capped scores and attention sinks.
+
+    Every matrix product has one shape, 32 rows by 256 keys, whatever the batch: that keeps it in one equality class.
+    """
+    rows, keys, kv_heads = q.shape[2], k.shape[2], q.shape[1]
     fill = -rows % EXPLICIT_ROWS
-    if fill:  # a constant row count keeps the matrix products in one equality class
+    if fill:
         q = torch.cat([q, q[:, :, :1].expand(-1, -1, fill, -1)], dim=2)
         mask = torch.cat([mask, mask[:1].expand(fill, -1)])
-    scores = (q.float() @ k.float().transpose(-1, -2)) * scale
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
-    scores = scores + mask
+    sink = None
     if sinks is not None:
-        kv_heads = q.shape[1]
-        sink = sinks.float().view(1, kv_heads, group, 1).expand(-1, -1, -1, count).reshape(1, kv_heads, -1)
-        filler = scores.shape[2] - sink.shape[2]
-        if filler:
-            sink = torch.cat([sink, sink[:, :, :1].expand(-1, -1, filler)], dim=2)
-        scores = torch.cat([scores, sink.unsqueeze(-1)], dim=-1)
-        return (torch.softmax(scores, dim=-1)[..., :-1] @ v.float()).to(v.dtype)
-    return (torch.softmax(scores, dim=-1) @ v.float()).to(v.dtype)
+        sink = sinks.float().view(1, kv_heads, group, 1).expand(-1, -1, -1, count).reshape(1, kv_heads, -1, 1)
+        sink = torch.cat([sink, sink[:, :, :1].expand(-1, -1, q.shape[2] - sink.shape[2], -1)], dim=2)
+    out = []
+    for first in range(0, q.shape[2], EXPLICIT_ROWS):
+        part = slice(first, first + EXPLICIT_ROWS)
+        queries = q[:, :, part].float()
+        blocks = range(0, keys, EXPLICIT_KEYS)
+        scores = [queries @ k[:, :, b : b + EXPLICIT_KEYS].float().transpose(-1, -2) for b in blocks]
+        capped = torch.cat(scores, dim=-1) * scale
+        if softcap is not None:
+            capped = torch.tanh(capped / softcap) * softcap
+        capped = capped + mask[part]
+        if sink is not None:
+            capped = torch.cat([capped, sink[:, :, part]], dim=-1)
+        weights = torch.softmax(capped, dim=-1)
+        total = weights.new_zeros(1)
+        for b in blocks:
+            total = total + weights[..., b : min(b + EXPLICIT_KEYS, keys)] @ v[:, :, b : b + EXPLICIT_KEYS].float()
+        out.append(total)
+    return torch.cat(out, dim=2)[:, :, :rows].to(v.dtype)
 
 
 def register() -> None:

@@ -93,6 +93,11 @@ class FlatBatch:
         self.slots = torch.tensor(slots, dtype=torch.long, device=device)
         self.logits_index = torch.tensor(wanted, dtype=torch.long, device=device)
 
+    @property
+    def windows(self) -> set[int | None]:
+        """Sliding windows the attention layers asked for."""
+        return {window for window, _ in self._tiles}
+
     def tiles(self, window: int | None, most_rows: int) -> list[Tile]:
         """Attention tiles of at most ``most_rows`` rows under a sliding ``window`` (``None``: full attention)."""
         key = (window, most_rows)

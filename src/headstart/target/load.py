@@ -29,7 +29,8 @@ from transformers import (
 
 from headstart.errors import InvalidParameter, ModelNotFound, UnsupportedModel
 from headstart.target.cache import cache_dir
-from headstart.target.model import Target, check_kernels, kv_bytes_per_token, refuse_unsupported
+from headstart.target.model import Target
+from headstart.target.support import check_kernels, kv_bytes_per_token, refuse_unsupported
 
 log = logging.getLogger(__name__)
 
@@ -86,13 +87,15 @@ def load_target(
     loaded = _load_model(model, folder, config, chosen, where)
     tokenizer = _load_tokenizer(model, folder)
     refuse_unsupported(loaded, model)
-    tokens = kv_budget(loaded, where, max_sequences, max_model_len, kv_tokens, kv_bytes)
+    if kv_tokens is None and kv_bytes is None:
+        kv_tokens = default_kv_tokens(loaded, where, max_sequences, max_model_len)
     say("probing numerics")
     return Target(
         loaded,
         tokenizer,
         name=model,
-        kv_tokens=tokens,
+        kv_tokens=kv_tokens,
+        kv_bytes=kv_bytes,
         max_model_len=max_model_len,
         exact=exact,
         kernels=kernels,
@@ -251,32 +254,15 @@ def _not_found(model: str, error: Exception) -> str:
     return f"{model}: cannot be loaded ({first}). {advice}"
 
 
-def kv_budget(
-    model: PreTrainedModel,
-    device: torch.device,
-    max_sequences: int,
-    max_model_len: int | None,
-    kv_tokens: int | None,
-    kv_bytes: int | None,
+def default_kv_tokens(
+    model: PreTrainedModel, device: torch.device, max_sequences: int, max_model_len: int | None
 ) -> int:
-    """Capacity of the KV pool in tokens."""
-    per_token = kv_bytes_per_token(model)
-    if kv_tokens is not None and kv_bytes is not None:
-        raise InvalidParameter("kv_bytes", "give kv_tokens or kv_bytes, not both")
-    if max_model_len is not None and max_model_len < 2:
-        raise InvalidParameter("max_model_len", f"must be at least 2, got {max_model_len}")
+    """Room for ``max_sequences`` full contexts, but at most a quarter of the memory that is free."""
     if max_sequences < 1:
         raise InvalidParameter("max_sequences", f"must be at least 1, got {max_sequences}")
-    for name, value, least in (("kv_tokens", kv_tokens, 1), ("kv_bytes", kv_bytes, per_token)):
-        if value is not None and value < least:
-            raise InvalidParameter(name, f"must be at least {least} for this model, got {value}")
-    if kv_tokens is not None:
-        return kv_tokens
-    if kv_bytes is not None:
-        return kv_bytes // per_token
     own = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 4096
     wanted = max_sequences * min(x for x in (own, max_model_len) if x is not None)
-    return max(64, min(wanted, _free_bytes(device) // 4 // per_token))
+    return max(64, min(wanted, _free_bytes(device) // 4 // kv_bytes_per_token(model)))
 
 
 def _free_bytes(device: torch.device) -> int:

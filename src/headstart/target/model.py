@@ -6,7 +6,7 @@ Knows token ids, positions and KV extents. Does not know requests, drafts, sampl
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headstart.decode.segment import Segment
-from headstart.errors import InvalidParameter, RequestTooLarge, UnsupportedModel
+from headstart.errors import HeadstartError, InvalidParameter, RequestTooLarge, UnsupportedModel
 from headstart.target import attention
 from headstart.target.batch import FlatBatch
 from headstart.target.kv import Extent, KVPool, LayerShape, PoolCache, ShapeProbe
@@ -29,16 +29,14 @@ from headstart.target.numerics import (
     raise_lows,
     tile_linears,
 )
+from headstart.target.support import check_kernels, eos_ids, real_vocab_size, refuse_unsupported, widest_window
 
 log = logging.getLogger(__name__)
 
-KERNELS = ("auto", "native", "torch")
-TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}
-"""Largest difference between the kernels' logits and transformers', relative to their size. transformers rounds every
-intermediate result to bfloat16 there; the kernels do not."""
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
+"""Largest difference from the logits of transformers' own forward, relative to their size. In 16 bits it rounds every
+intermediate result; the native kernels do not."""
 INT8_TOLERANCE = 0.3
-
-SUPPORTED_LAYERS = frozenset({"full_attention", "sliding_attention"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,8 @@ class Target:
             replaced in place when ``exact``.
         tokenizer: the model's tokenizer; ``None`` for models of token ids only.
         name: how reports call it.
-        kv_tokens: capacity of the KV pool in tokens.
+        kv_tokens: capacity of the KV pool in tokens, rounded up to whole blocks.
+        kv_bytes: instead, the most bytes the pool may take.
         max_model_len: longest prompt plus output in tokens; default and upper bound is the model's own.
         exact: keep rows bitwise independent of their neighbours. A draft model does without.
         kernels: ``native`` for the C kernels, ``torch`` for transformers' own modules, ``auto`` for native where the
@@ -84,7 +83,8 @@ class Target:
         tokenizer: PreTrainedTokenizerBase | None,
         *,
         name: str = "model",
-        kv_tokens: int,
+        kv_tokens: int | None = None,
+        kv_bytes: int | None = None,
         max_model_len: int | None = None,
         exact: bool = True,
         kernels: str = "auto",
@@ -101,24 +101,49 @@ class Target:
         self.logits_width = int(config.vocab_size)
         self.vocab_size = real_vocab_size(tokenizer, self.logits_width)
         own_length = getattr(config, "max_position_embeddings", None)
-        self.max_model_len = min(x for x in (max_model_len, own_length, kv_tokens) if x is not None)
+        for param, value, least in (("kv_tokens", kv_tokens, 1), ("max_model_len", max_model_len, 2)):
+            if value is not None and value < least:
+                raise InvalidParameter(param, f"must be at least {least}, got {value}")
+        if (kv_tokens is None) == (kv_bytes is None):
+            raise InvalidParameter("kv_tokens", "give kv_tokens or kv_bytes, one of the two")
+        if max_model_len is not None and own_length is not None and max_model_len > own_length:
+            raise InvalidParameter("max_model_len", f"{max_model_len} exceeds the {own_length} of {name}")
+        self._budget = (kv_tokens, kv_bytes)
+        self.max_model_len = min(x for x in (max_model_len, own_length, kv_tokens, 1 << 20) if x is not None)
         self.eos_ids = eos_ids(model, tokenizer)
 
-        attention.register()
-        model.set_attn_implementation(attention.NAME)
-        shapes = self._layer_shapes()
         self._least_rows = 1
         self._row_class = RowClass(1, 64)
-        self._native = self._make_native(shapes, kv_tokens, kernels, weights)
-        if self._native is not None:
-            failure = self._check_rows() if exact else None
-            self.numerics = Numerics(exact and failure is None, "native", reason=failure)
-            return
-        kinds = sorted({(s.kv_heads, s.key_dim, s.value_dim) for s in shapes})
-        found = [probe_attention(*kind, self.dtype, self.device) for kind in kinds] if exact else []
-        block = max((c.keys for c in found), default=KEY_MULTIPLES[0])
-        self.pool = KVPool(shapes, kv_tokens, self.dtype, self.device, block)
-        self.numerics = self._make_exact(kinds, found) if exact else Numerics(exact_rows=False, reason="not asked for")
+        self._native: NativeForward | None = None
+        self._windows_seen: set[int | None] = set()
+        try:
+            sample, own = self._own_logits()
+            attention.register()
+            model.set_attn_implementation(attention.NAME)
+            shapes = self._layer_shapes()
+            self._native = self._make_native(shapes, kernels, weights, sample, own)
+            if self._native is not None:
+                failure = self._check_rows() if exact else "not asked for"
+                self.numerics = Numerics(failure is None, "native", reason=failure)
+                return
+            kinds = sorted({(s.kv_heads, s.key_dim, s.value_dim) for s in shapes})
+            found = [probe_attention(*kind, self.dtype, self.device) for kind in kinds] if exact else []
+            block = max((c.keys for c in found), default=KEY_MULTIPLES[0])
+            self.pool = self._make_pool(shapes, block)
+            difference = self._difference(self.forward, sample, own)
+            if difference > TOLERANCE[self.dtype]:
+                raise UnsupportedModel(
+                    f"{name} ({type(model).__name__}): computed row by row its logits differ from its own forward by "
+                    f"{difference:.2g} of their size, so something in it does not go through the attention registry"
+                )
+            self._refuse_hidden_window()
+            self.numerics = (
+                self._make_exact(kinds, found) if exact else Numerics(exact_rows=False, reason="not asked for")
+            )
+        except HeadstartError:
+            raise
+        except (ValueError, RuntimeError, TypeError, IndexError, AttributeError, NotImplementedError) as error:
+            raise UnsupportedModel(f"{name} ({type(model).__name__}) cannot be run in flat rows: {error}") from error
 
     @property
     def info(self) -> dict[str, Any]:
@@ -175,6 +200,7 @@ class Target:
             flat_batch=batch,
             row_class=self._row_class,
         )
+        self._windows_seen |= batch.windows
         logits: torch.Tensor = output.logits[0]
         return logits
 
@@ -196,17 +222,71 @@ class Target:
             )
         return [probe.shapes[i] for i in layers]
 
+    def _make_pool(self, shapes: Sequence[LayerShape], block: int, *, panels: bool = False) -> KVPool:
+        tokens, most_bytes = self._budget
+        if most_bytes is not None:
+            per_block = block * sum(shape.bytes_per_token(self.dtype) for shape in shapes)
+            blocks = most_bytes // per_block - 1  # one is the pool's scratch block
+            if blocks < 1:
+                message = f"{most_bytes} bytes hold less than two blocks of {block} tokens; at least {2 * per_block}"
+                raise InvalidParameter("kv_bytes", f"{message} are needed")
+            tokens = blocks * block
+        assert tokens is not None
+        self.max_model_len = min(self.max_model_len, tokens)
+        return KVPool(shapes, tokens, self.dtype, self.device, block, panels=panels)
+
+    def _own_logits(self) -> tuple[list[int], torch.Tensor]:
+        """A random sample of token ids and the logits of transformers' own forward for it: what all else is held to."""
+        window = widest_window(self.model.config.get_text_config())
+        length = 40 if window is None or window > 256 else max(40, window + 16)
+        length = min(length, self.max_model_len)
+        ids = torch.randint(0, self.vocab_size, (1, length), generator=torch.Generator().manual_seed(5))
+        with torch.inference_mode():
+            own = self.model(input_ids=ids.to(self.device), use_cache=False).logits[0]
+        return ids[0].tolist(), own
+
+    def _difference(
+        self, forward: Callable[[Sequence[Segment]], torch.Tensor], sample: list[int], own: torch.Tensor
+    ) -> float:
+        """Size of the difference between ``forward`` and the model's own logits, relative to the latter."""
+        extent = self.pool.reserve(len(sample))
+        if extent is None:
+            raise InvalidParameter("kv_tokens", f"must be at least {len(sample)} to check the model, got less")
+        try:
+            found = forward([Segment(extent, 0, sample)]).float()
+        finally:
+            self.pool.release(extent)
+        difference = float((found - own.float()).norm() / own.float().norm())
+        return difference if difference == difference else float("inf")
+
+    def _refuse_hidden_window(self) -> None:
+        """Raise if the configuration has a sliding window too long for the sample to show, and attention is not
+        told."""
+        window = widest_window(self.model.config.get_text_config())
+        if window is not None and window < self.max_model_len and not self._windows_seen - {None}:
+            raise UnsupportedModel(
+                f"{self.name} ({type(self.model).__name__}): its sliding window of {window} does not reach the "
+                f"attention function. Load it with max_model_len={window}, where the window does not matter."
+            )
+
     def _make_native(
-        self, shapes: Sequence[LayerShape], kv_tokens: int, kernels: str, weights: str | None
+        self,
+        shapes: Sequence[LayerShape],
+        kernels: str,
+        weights: str | None,
+        sample: list[int],
+        own: torch.Tensor,
     ) -> NativeForward | None:
         """The C kernels over a pool of their own, if they suit this model and agree with transformers' forward."""
         if kernels == "torch":
             return None
         try:
             refuse_unsuitable(self.model)
-            self.pool = KVPool(shapes, kv_tokens, self.dtype, self.device, panels=True)
+            self.pool = self._make_pool(shapes, 64, panels=True)
             native = NativeForward(self.model, self.pool, self.max_model_len, int8=weights == "int8")
-            self._compare(native, INT8_TOLERANCE if weights else TOLERANCE[self.dtype])
+            difference = self._difference(native, sample, own)
+            if difference > (INT8_TOLERANCE if weights else TOLERANCE[self.dtype]):
+                raise Unsuitable(f"logits differ from transformers' forward by {difference:.2g} of their size")
         except (Unsuitable, BuildFailed) as error:
             if kernels == "native" or weights is not None:
                 asked = "kernels" if weights is None else "weights"
@@ -215,23 +295,6 @@ class Target:
             return None
         native.release(self.model)
         return native
-
-    def _compare(self, native: NativeForward, tolerance: float, length: int = 40) -> None:
-        """Raise ``Unsuitable`` unless the kernels' logits are those of transformers' own forward, up to rounding."""
-        length = min(length, self.max_model_len)
-        ids = torch.randint(0, self.vocab_size, (1, length), generator=torch.Generator().manual_seed(5))
-        positions = torch.arange(length)[None]
-        with torch.inference_mode():
-            own = self.model(input_ids=ids, position_ids=positions, use_cache=False).logits[0].float()
-        extent = self.pool.reserve(length)
-        if extent is None:
-            raise Unsuitable("the KV pool is too small for the comparison")
-        try:
-            error = float((native([Segment(extent, 0, ids[0].tolist())]) - own).norm() / own.norm())
-        finally:
-            self.pool.release(extent)
-        if not error <= tolerance:
-            raise Unsuitable(f"logits differ from transformers' forward by {error:.2g} of their size")
 
     def _make_exact(self, kinds: Sequence[tuple[int, int, int]], found: Sequence[AttentionClass]) -> Numerics:
         linear = tile_linears(self.model)
@@ -264,95 +327,31 @@ class Target:
                 weights[low] = weights.get(low, 0) + module.weight.numel()
         return max(weights, key=lambda low: weights[low], default=1)
 
-    def _check_rows(self, start: int = 48, length: int = 24) -> str | None:
+    def _check_rows(self, length: int = 24) -> str | None:
         """Decode ``length`` tokens one row at a time, then in blocks of several widths; compare every logit bit.
 
         They lie across the end of the first block of keys, so that rows of one call differ in padded width.
         """
-        start = min(start, self.max_model_len - length - 1)
-        if start < 0:
-            start, length = 0, self.max_model_len
+        length = min(length, self.max_model_len)
+        start = max(0, min(self.pool.block - length // 2, self.max_model_len - length))
         extent = self.pool.reserve(start + length)
         if extent is None:
             return "the KV pool is too small for the check"
         try:
             generator = torch.Generator().manual_seed(7)
             ids = torch.randint(0, self.vocab_size, (start + length,), generator=generator).tolist()
-            if start:
-                self.forward([Segment(extent, 0, ids[:start], first_logits=start)])
+            for first in range(0, start, 64):
+                chunk = ids[first : min(first + 64, start)]
+                self.forward([Segment(extent, first, chunk, first_logits=len(chunk))])
             rows = range(start, start + length)
             single = torch.cat([self.forward([Segment(extent, i, ids[i : i + 1])]) for i in rows])
             for width in (2, 3, 5, 8, 9, length):
-                blocks = [self.forward([Segment(extent, i, ids[i : i + width])]) for i in rows[::width]]
+                blocks = [
+                    self.forward([Segment(extent, i, ids[i : min(i + width, start + length)])]) for i in rows[::width]
+                ]
                 different = (torch.cat(blocks) != single).any(dim=-1).sum().item()
                 if different:
                     return f"{different} of {length} logit rows differ in blocks of {width}"
             return None
         finally:
             self.pool.release(extent)
-
-
-def check_kernels(kernels: str, weights: str | None) -> None:
-    """Raise ``InvalidParameter`` for a choice that does not exist."""
-    if kernels not in KERNELS:
-        raise InvalidParameter("kernels", f"must be one of {', '.join(KERNELS)}, got {kernels!r}")
-    if weights not in (None, "int8"):
-        raise InvalidParameter("weights", f"must be int8 or left out, got {weights!r}")
-    if weights is not None and kernels == "torch":
-        raise InvalidParameter("weights", f"{weights} needs the native kernels; leave kernels at auto")
-
-
-def refuse_unsupported(model: PreTrainedModel, name: str) -> None:
-    """Raise for architectures whose cache cannot be rolled back or whose attention cannot be replaced."""
-    config = model.config.get_text_config()
-    kind = type(model).__name__
-    advice = "Use a decoder-only model with ordinary attention in every layer."
-    if getattr(config, "is_encoder_decoder", False):
-        raise UnsupportedModel(f"{name} ({kind}): an encoder-decoder model, not decoder-only. {advice}")
-    if getattr(model, "_is_stateful", False):
-        raise UnsupportedModel(
-            f"{name} ({kind}): keeps recurrent state, which cannot be rolled back after a rejected draft. {advice}"
-        )
-    other = set(getattr(config, "layer_types", None) or ()) - SUPPORTED_LAYERS
-    if other:
-        raise UnsupportedModel(
-            f"{name} ({kind}): has {', '.join(sorted(map(str, other)))} layers, whose cache cannot be rolled back or "
-            f"read by rows. {advice}"
-        )
-    if getattr(config, "num_kv_shared_layers", 0):
-        raise UnsupportedModel(f"{name} ({kind}): shares keys and values between layers, not supported. {advice}")
-    if not getattr(model, "_supports_attention_backend", False):
-        raise UnsupportedModel(
-            f"{name} ({kind}): its attention cannot be replaced through transformers' attention registry. {advice}"
-        )
-
-
-def real_vocab_size(tokenizer: PreTrainedTokenizerBase | None, logits_width: int) -> int:
-    """Number of ids that are tokens: a model's logits may be padded beyond its tokenizer."""
-    if tokenizer is None:
-        return logits_width
-    return min(max(tokenizer.get_vocab().values()) + 1, logits_width)
-
-
-def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> frozenset[int]:
-    """Ids that end a text, from the generation config, else the model config, and the tokenizer."""
-    found: set[int] = set()
-    generation = getattr(model, "generation_config", None)
-    for source in (getattr(generation, "eos_token_id", None), getattr(model.config, "eos_token_id", None)):
-        if source is not None:
-            found.update(source if isinstance(source, (list, tuple)) else [source])
-            break
-    if tokenizer is not None and tokenizer.eos_token_id is not None:
-        found.add(tokenizer.eos_token_id)
-    return frozenset(int(i) for i in found)
-
-
-def kv_bytes_per_token(model: PreTrainedModel) -> int:
-    """Bytes one token takes in the KV pool, over all layers, from the configuration."""
-    config = model.config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(config.num_hidden_layers * heads * dim * 2 * model.dtype.itemsize)
-
-
-__all__ = ["Numerics", "Target", "eos_ids", "kv_bytes_per_token", "real_vocab_size", "refuse_unsupported"]

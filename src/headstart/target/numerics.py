@@ -168,15 +168,18 @@ class RowTiledLinear(torch.nn.Module):
         self.row_class = row_class
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows = x.shape[-2]
-        low, high = self.row_class.low, self.row_class.high
-        if low <= rows <= high:
+        if x.shape[-2] <= self.row_class.high:
+            return self._one(x)
+        return torch.cat(
+            [self._one(part) for part in torch.split(x, self.row_class.splits(x.shape[-2]), dim=-2)], dim=-2
+        )
+
+    def _one(self, x: torch.Tensor) -> torch.Tensor:
+        rows, low = x.shape[-2], self.row_class.low
+        if rows >= low:
             return F.linear(x, self.weight, self.bias)
-        if rows < low:
-            filled = torch.cat([x, x.new_zeros(*x.shape[:-2], low - rows, x.shape[-1])], dim=-2)
-            return F.linear(filled, self.weight, self.bias)[..., :rows, :]
-        parts = [F.linear(part, self.weight, self.bias) for part in torch.split(x, self.row_class.splits(rows), dim=-2)]
-        return torch.cat(parts, dim=-2)
+        filled = torch.cat([x, x.new_zeros(*x.shape[:-2], low - rows, x.shape[-1])], dim=-2)
+        return F.linear(filled, self.weight, self.bias)[..., :rows, :]
 
 
 def tile_linears(model: torch.nn.Module) -> dict[str, RowClass]:

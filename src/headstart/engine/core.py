@@ -1,0 +1,281 @@
+"""The engine's core: requests in, chunks out, one round at a time.
+
+It admits sequences, plays rounds, delivers what they emit and gives slots back, and stays whole whatever is raised or
+cancelled meanwhile. How callers wait for output is ``headstart.engine.engine``'s concern; the model behind ``Target``
+and the guesses behind ``Drafter`` are opaque to it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import Any, TypeVar
+
+from headstart.control.depth import DepthController, DepthQuery, FixedDepth, Outcome, RoundCost
+from headstart.decode.params import SamplingParams
+from headstart.decode.record import SpecRecord, StepTimes
+from headstart.decode.round import Turn, play_round
+from headstart.decode.sequence import FinishReason
+from headstart.draft.base import Drafter
+from headstart.engine.drafting import PLAIN, Drafting
+from headstart.engine.intake import make_sequences
+from headstart.engine.interrupt import interrupts_deferred
+from headstart.engine.prompt import check_token_ids, encode_prompt
+from headstart.engine.request import Branch, Chunk, Prompt, Request, Speculation
+from headstart.engine.scheduler import Scheduler
+from headstart.errors import InvalidParameter
+from headstart.target.model import Target
+
+T = TypeVar("T")
+
+
+class EngineCore:
+    """A target, its drafters, and everything that runs on them.
+
+    Args:
+        target: the model that decides.
+        drafters: any number of drafters; requests choose by name.
+        default_drafter: for requests that name none; default is the first of ``drafters``, or plain.
+        controller: decides depth each round; default is a fixed depth of 4.
+        max_sequences: most sequences decoded at once; more wait.
+        prefill_chunk: most prompt tokens computed beside decoding in one round.
+
+    All methods may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafters: Sequence[Drafter] = (),
+        *,
+        default_drafter: str | None = None,
+        controller: DepthController | None = None,
+        max_sequences: int = 8,
+        prefill_chunk: int = 256,
+    ) -> None:
+        for param, value in (("max_sequences", max_sequences), ("prefill_chunk", prefill_chunk)):
+            if type(value) is not int or value < 1:
+                raise InvalidParameter(param, f"must be an integer of at least 1, got {value!r}")
+        self.target = target
+        self.controller: DepthController = controller if controller is not None else FixedDepth()
+        names = [drafter.name for drafter in drafters]
+        if len({*names, PLAIN}) <= len(names):
+            raise InvalidParameter("drafters", f"names must differ and not be {PLAIN!r}, got {', '.join(names)}")
+        self._drafting = Drafting({d.name: d for d in drafters}, target.vocab_size)
+        self.default_drafter = default_drafter or next(iter(self._drafting.drafters), PLAIN)
+        self._check_drafter(self.default_drafter)
+        self._scheduler = Scheduler(target.pool, max_sequences, prefill_chunk)
+        self._request_ids, self._sequence_ids = count(), count()
+        self._lock = threading.RLock()
+        self._inbox: SimpleQueue[Request] = SimpleQueue()
+        self._busy = False
+        self._closed = False
+        self.times = StepTimes()
+        self._ended = SpecRecord()
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    def submit(
+        self, prompt: Prompt, params: SamplingParams | None = None, speculation: Speculation | None = None
+    ) -> Request:
+        """Queue a request and return its handle.
+
+        Raises:
+            InvalidParameter: a token id outside the vocabulary, an unknown drafter, an empty prompt, …
+            RequestTooLarge: it could never fit; the message has the numbers.
+        """
+        params = params if params is not None else SamplingParams()
+        speculation = speculation if speculation is not None else Speculation()
+        for param, value, kind in (("params", params, SamplingParams), ("speculation", speculation, Speculation)):
+            if not isinstance(value, kind):
+                raise InvalidParameter(param, f"must be {kind.__name__}, got {type(value).__name__}")
+        if self._closed:
+            raise InvalidParameter("engine", "is closed; load a new one")
+        drafter = speculation.drafter if speculation.drafter is not None else self.default_drafter
+        self._check_drafter(drafter)
+        ids = encode_prompt(prompt, self.target.tokenizer, self.target.vocab_size)
+        check_token_ids(params, self.target.vocab_size)
+        request = Request(next(self._request_ids), ids, params, perf_counter())
+        for i, sequence in enumerate(make_sequences(self.target, ids, params, self._sequence_ids)):
+            request.branches.append(Branch(request, i, sequence, drafter, speculation.depth, speculation.tenant))
+        self._inbox.put(request)
+        return request
+
+    def cancel(self, request: Request) -> None:
+        """End a request now, at any moment; its KV slots are free again when this returns (or, when called from inside
+        a step, when that step ends). Cancelling a finished request does nothing."""
+        request.cancelled = True
+        with self._lock:
+            if not self._busy:
+                with self._at_work():
+                    self._reap()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._scheduler.waiting or self._scheduler.running or not self._inbox.empty())
+
+    def step(self) -> bool:
+        """Play one round for everyone; returns whether there was work.
+
+        If the target raises, no sequence has changed, and calling again plays the same round. Ctrl-C takes effect when
+        the round is over.
+        """
+        with self._lock:
+            if self._busy:
+                raise RuntimeError("step() called from inside a step")
+            started = perf_counter()
+            times = StepTimes()
+            with interrupts_deferred(), self._at_work():
+                try:
+                    self._reap()
+                    self._admit()
+                    if not self._scheduler.running:
+                        return False
+                    turns = self._turns()
+                    times = play_round(self.target, turns, self._scheduler.prefills(), self._drafting.propose)
+                    self._drafting.observe(turns)
+                    self._feed_controller(turns, times)
+                finally:
+                    for branch in self._scheduler.running:
+                        self._deliver(branch)
+                    self._reap()
+                    times.rest += perf_counter() - started - times.total
+                    self.times.add(times)
+            return True
+
+    # -- what is known ----------------------------------------------------------------------------------------------
+
+    @property
+    def record(self) -> SpecRecord:
+        """Counts over all sequences so far, running ones included."""
+        with self._lock:
+            total = SpecRecord()
+            total.merge(self._ended)
+            for branch in self._scheduler.running:
+                total.merge(branch.sequence.record)
+            return total
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """The target, its numerics, the drafters and the limits, as plain values."""
+        return {
+            **self.target.info,
+            "drafters": list(self._drafting.drafters),
+            "default_drafter": self.default_drafter,
+            "max_sequences": self._scheduler.max_sequences,
+            "prefill_chunk": self._scheduler.prefill_chunk,
+        }
+
+    def advance(self, request: Request) -> list[Chunk]:
+        """The request's new chunks, after at most one step, so that others waiting on the same thread get their
+        turn."""
+        if not request.chunks and not request.done:
+            self.step()
+        return request.take()
+
+    # -- one step, in parts -----------------------------------------------------------------------------------------
+
+    def _turns(self) -> list[Turn]:
+        branches = self._scheduler.decoding()
+        queries = []
+        for branch in branches:
+            sequence = branch.sequence
+            drafts = branch.drafter != PLAIN and branch.depth != 0
+            # the round itself emits one token, so a draft deeper than remaining - 1 is of no use
+            room = max(0, sequence.remaining - 1) if drafts else 0
+            queries.append(DepthQuery(sequence.id, branch.drafter, room, len(sequence.tokens), branch.depth))
+        turns = []
+        for branch, query, allowed in zip(branches, queries, self.controller.allow(queries), strict=True):
+            depth = min(allowed.depth, query.room)
+            slots = branch.sequence.extent.size - len(branch.sequence.tokens)
+            turns.append(Turn(branch.sequence, depth, max(0, min(allowed.nodes, slots)) if depth else 0))
+        return turns
+
+    def _feed_controller(self, turns: Sequence[Turn], times: StepTimes) -> None:
+        outcomes = [
+            Outcome(
+                t.sequence.id,
+                self._drafting.branches[t.sequence.id].drafter,
+                len(t.draft),
+                t.accepted,
+                t.draft.confidence,
+            )
+            for t in turns
+        ]
+        rows = sum(1 + len(t.draft) for t in turns)
+        context = sum(len(t.sequence.tokens) for t in turns)
+        self.controller.observe(outcomes, RoundCost(rows, context, times.draft, times.forward, times.total))
+
+    def _collect(self) -> None:
+        """Take in what was submitted since."""
+        while True:
+            try:
+                self._scheduler.add(self._inbox.get_nowait().branches)
+            except Empty:
+                return
+
+    def _admit(self) -> None:
+        now = perf_counter()
+        for branch in self._scheduler.admit(self._drafting.join):
+            branch.request.started = branch.request.started or now
+
+    def _deliver(self, branch: Branch) -> None:
+        """Turn what a sequence emitted since the last time into a chunk; its end makes a chunk of its own if need
+        be."""
+        sequence, request = branch.sequence, branch.request
+        start = branch.delivered
+        fresh = len(sequence.tokens) - sequence.prompt_length - start
+        if not fresh and (sequence.finish is None or branch.ended):
+            return
+        if fresh and request.first_token is None:
+            request.first_token = perf_counter()
+        texts = tuple(sequence.pending_text)
+        sequence.pending_text.clear()
+        branch.delivered += fresh
+        branch.ended = sequence.finish is not None
+        branch.texts.extend(texts)
+        tokens = tuple(sequence.tokens[len(sequence.tokens) - fresh :])
+        drafted, logprobs = tuple(sequence.accepted_tokens[start:]), tuple(sequence.logprobs[start:])
+        request.chunks.append(Chunk(branch.index, tokens, texts, drafted, logprobs, sequence.finish))
+
+    def _reap(self) -> None:
+        """Take out sequences that have ended or whose request was cancelled, and give their slots back."""
+        self._collect()
+        # a drafter may cancel others from inside `finish`, so look again after each
+        while over := next((b for b in self._branches() if self._is_over(b)), None):
+            self._deliver(over)
+            self._scheduler.remove(over)
+            self._drafting.leave(over)
+            self._ended.merge(over.sequence.record)
+            over.reaped = True
+            if all(branch.reaped for branch in over.request.branches):
+                over.request.ended = perf_counter()
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Marks that a step or a reaping is on the stack, whatever happens in it."""
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+
+    def _is_over(self, branch: Branch) -> bool:
+        if branch.sequence.finish is None and branch.request.cancelled:
+            branch.sequence.end(FinishReason.CANCELLED)
+        return branch.sequence.finish is not None
+
+    def _branches(self) -> list[Branch]:
+        return [*self._scheduler.running, *self._scheduler.waiting]
+
+    # -- helpers ----------------------------------------------------------------------------------------------------
+
+    def _check_drafter(self, name: str) -> None:
+        if name != PLAIN and name not in self._drafting.drafters:
+            known = ", ".join([*self._drafting.drafters, PLAIN])
+            raise InvalidParameter("drafter", f"{name!r} is not loaded; choose one of {known}")
