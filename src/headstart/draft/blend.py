@@ -45,11 +45,17 @@ class Blend:
 
         ``law`` maps tokens to probabilities. The empty context is left out; returns the mass that escaped to it.
         """
+        return self.levels(state, length, law, mass)[2]
+
+    def levels(
+        self, state: int, length: int, law: dict[int, float], mass: float, shortest: int = 1
+    ) -> tuple[int, int, float]:
+        """As `law`, over the contexts of at least ``shortest`` tokens; returns where to go on, and the mass left."""
         automaton = self.automaton
         edges, counts, recents = automaton.edges, automaton.counts, automaton.recents
         links, lengths = automaton.links, automaton.lengths
         now = automaton.size + RECENCY
-        while state > ROOT_STATE and mass > FLOOR:
+        while length >= shortest and state > ROOT_STATE and mass > FLOOR:
             after = edges[state]
             if after:
                 fan = len(after)
@@ -77,7 +83,7 @@ class Blend:
                 mass *= escape
             state = links[state]
             length = lengths[state]
-        return mass
+        return state, length, mass
 
     def empty_context(self, law: dict[int, float], mass: float) -> None:
         """Adds ``mass`` times the law without context, over the most frequent tokens, to ``law``."""

@@ -1,6 +1,7 @@
 """Growing one draft from the end of a history: a chain by the likeliest token, or a tree by the likeliest path first.
 
-The local history and the store's indexes are matched side by side, one state each, and their laws added. Knows
+The local history and the store's indexes are matched side by side, one state each, and their laws added. What the
+target was seen to think after one or two tokens comes right after what the history says of as short a context. Knows
 automata, laws and the calibration table; not requests, and not what became of a draft.
 """
 
@@ -12,6 +13,7 @@ from heapq import heappop, heappush, nlargest
 from headstart.decode.draft import ROOT
 from headstart.draft.blend import Blend
 from headstart.draft.calibration import Calibration, Cell, cell
+from headstart.draft.recycle import LONGEST, NOTHING, Context, Table
 
 STORE_CONTEXT = 16
 """Most recent tokens matched against the store."""
@@ -22,6 +24,9 @@ STORE_MASS = (0.15, 0.3, 0.5, 0.7, 1.0)
 Match = tuple[int, int]
 """State and length of a match in one source."""
 
+Place = tuple[list[Match], Context]
+"""Where a draft has got to: a match in each source, and its last `LONGEST` tokens."""
+
 
 class Grower:
     """A draft in the making, in the lists ``tokens``, ``parents``, ``cells`` and ``confidence``, one entry per node.
@@ -29,15 +34,23 @@ class Grower:
     The first ``shown`` nodes are the draft; a chain may have one more, the one it stopped at.
     """
 
-    __slots__ = ("cells", "confidence", "length", "parents", "shown", "sources", "start", "table", "tokens")
+    __slots__ = ("cells", "confidence", "length", "parents", "recycled", "shown", "sources", "start", "table", "tokens")
 
-    def __init__(self, history: Sequence[int], local: Blend, stored: Sequence[Blend], table: Calibration) -> None:
+    def __init__(
+        self,
+        history: Sequence[int],
+        local: Blend,
+        stored: Sequence[Blend],
+        table: Calibration,
+        recycled: Table = NOTHING,
+    ) -> None:
         self.sources = [local, *stored]
         self.table = table
+        self.recycled = recycled
         tail = history[-STORE_CONTEXT:]
-        self.start: list[Match] = [local.automaton.suffix_state()]
-        self.start += [blend.automaton.match(tail) for blend in stored]
-        self.length = max(length for _, length in self.start)
+        matches = [local.automaton.suffix_state(), *(blend.automaton.match(tail) for blend in stored)]
+        self.start: Place = matches, tuple(history[-LONGEST:])
+        self.length = max(length for _, length in matches)
         self.shown = 0
         self.tokens: list[int] = []
         self.parents: list[int] = []
@@ -46,9 +59,9 @@ class Grower:
 
     def chain(self, depth: int, min_path: float) -> None:
         """The likeliest token at each step, and one that is not shown where the path gets too unlikely."""
-        matches, path = self.start, 1.0
+        place, path = self.start, 1.0
         for _ in range(depth):
-            law, length = self._law(matches)
+            law, length = self._law(place)
             if not law:
                 return
             token = max(law, key=law.__getitem__)
@@ -59,7 +72,7 @@ class Grower:
             if path < min_path:
                 return
             self.shown += 1
-            matches = self._step(matches, token)
+            place = self._step(place, token)
 
     def tree(self, depth: int, nodes: int, width: int, min_path: float) -> None:
         """The likeliest path first, until there are ``nodes`` of them or the next is too unlikely.
@@ -67,19 +80,19 @@ class Grower:
         The order is that of the estimates, not of the calibrated confidence: cells differ in how much they have seen,
         and letting that reorder a tree's nodes cost 0.7 % of tokens per round.
         """
-        heap: list[tuple[float, int, int, int, int, float, int, list[Match]]] = []
+        heap: list[tuple[float, int, int, int, int, float, int, Place]] = []
         order = 0
-        node, matches, path, level = ROOT, self.start, 1.0, 0
+        node, place, path, level = ROOT, self.start, 1.0, 0
         while True:
             if level < depth:
-                law, length = self._law(matches)
+                law, length = self._law(place)
                 best = nlargest(min(width, nodes - len(self.tokens)), law.items(), key=lambda item: item[1])
                 for token, estimate in best:
-                    heappush(heap, (-path * estimate, order, node, token, level + 1, estimate, length, matches))
+                    heappush(heap, (-path * estimate, order, node, token, level + 1, estimate, length, place))
                     order += 1
             if not heap or -heap[0][0] < min_path:
                 return
-            minus, _, parent, token, level, estimate, length, matches = heappop(heap)
+            minus, _, parent, token, level, estimate, length, place = heappop(heap)
             node, path = len(self.tokens), -minus
             where = cell(length, estimate)
             self._add(token, parent, where, self.table.confidence(where, estimate))
@@ -87,7 +100,7 @@ class Grower:
             if len(self.tokens) == nodes:
                 return
             if level < depth:
-                matches = self._step(matches, token)
+                place = self._step(place, token)
 
     def _add(self, token: int, parent: int, where: Cell, confidence: float) -> None:
         self.tokens.append(token)
@@ -95,19 +108,25 @@ class Grower:
         self.cells.append(where)
         self.confidence.append(min(1.0, confidence))
 
-    def _step(self, matches: list[Match], token: int) -> list[Match]:
-        return [
+    def _step(self, place: Place, token: int) -> Place:
+        matches = [
             source.automaton.step(state, length, token)
-            for source, (state, length) in zip(self.sources, matches, strict=True)
+            for source, (state, length) in zip(self.sources, place[0], strict=True)
         ]
+        return matches, (*place[1][1 - LONGEST :], token)
 
-    def _law(self, matches: list[Match]) -> tuple[dict[int, float], int]:
-        """The blended law after ``matches``, and the length of the longest."""
+    def _law(self, place: Place) -> tuple[dict[int, float], int]:
+        """The blended law at a place, and the length of the longest match there."""
+        matches, last = place
         law: dict[int, float] = {}
         state, longest = matches[0]
-        local = longest
-        rest = self.sources[0].law(state, longest, law)
-        self.sources[0].empty_context(law, rest)
+        local = length = longest
+        history, mass = self.sources[0], 1.0
+        if self.recycled is not NOTHING:
+            for size in range(len(last), 0, -1):
+                state, length, mass = history.levels(state, length, law, mass, size)
+                mass = self.recycled.law(last[-size:], law, mass)
+        history.empty_context(law, history.law(state, length, law, mass))
         if len(matches) > 1:
             for source, (state, length) in zip(self.sources[1:], matches[1:], strict=True):
                 if length:
