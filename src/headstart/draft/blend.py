@@ -24,6 +24,9 @@ frequent continuations the newer one leads: 30, 100, 300 and no weighting differ
 FAN_OUT = 24
 """Continuations of one context that are looked at. Only the shortest contexts have more; theirs are ranked by count."""
 
+FREQUENT = 24
+"""Tokens that are proposed without context."""
+
 STALE = 1.125
 """A ranking of more than ``FAN_OUT`` continuations is kept until the context's count has grown by this factor."""
 
@@ -34,10 +37,11 @@ FLOOR = 1e-3
 class Blend:
     """Laws over one automaton. Keeps rankings of crowded contexts, so it lives as long as its automaton."""
 
-    __slots__ = ("_ranked", "automaton")
+    __slots__ = ("_frequent", "_ranked", "automaton")
 
     def __init__(self, automaton: SuffixAutomaton) -> None:
         self.automaton = automaton
+        self._frequent: tuple[int, list[tuple[int, float]]] = (0, [])
         self._ranked: dict[int, tuple[float, list[tuple[int, int]]]] = {}
 
     def law(self, state: int, length: int, law: dict[int, float], mass: float = 1.0) -> float:
@@ -90,9 +94,11 @@ class Blend:
         automaton = self.automaton
         if not automaton.size:
             return
-        share = mass / automaton.size
-        for token, child in self._top(ROOT_STATE):
-            law[token] = law.get(token, 0.0) + share * automaton.counts[child]
+        if self._frequent[0] != automaton.size:
+            counts, size = automaton.counts, automaton.size
+            self._frequent = size, [(token, counts[child] / size) for token, child in self._top(ROOT_STATE)[:FREQUENT]]
+        for token, probability in self._frequent[1]:
+            law[token] = law.get(token, 0.0) + mass * probability
 
     def _top(self, state: int) -> list[tuple[int, int]]:
         """The ``FAN_OUT`` most frequent continuations ``(token, state after it)``, up to date within ``STALE``."""

@@ -7,8 +7,10 @@ automata, laws and the calibration table; not requests, and not what became of a
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
-from heapq import heappop, heappush, nlargest
+from heapq import heappop, heappush
+from operator import itemgetter
 
 from headstart.decode.draft import ROOT
 from headstart.draft.blend import Blend
@@ -82,13 +84,22 @@ class Grower:
         """
         heap: list[tuple[float, int, int, int, int, float, int, Place]] = []
         order = 0
+        best: list[float] = []  # of all children so far, negative, ascending: what is worse than `nodes` others is out
         node, place, path, level = ROOT, self.start, 1.0, 0
         while True:
             if level < depth:
                 law, length = self._law(place)
-                best = nlargest(min(width, nodes - len(self.tokens)), law.items(), key=lambda item: item[1])
-                for token, estimate in best:
-                    heappush(heap, (-path * estimate, order, node, token, level + 1, estimate, length, place))
+                floor = -best[-1] / path if len(best) == nodes else 0.0
+                children = [child for child in law.items() if child[1] > floor]
+                children.sort(key=itemgetter(1), reverse=True)
+                for token, estimate in children[:width]:
+                    minus = -path * estimate
+                    if len(best) == nodes:
+                        if minus >= best[-1]:
+                            break
+                        best.pop()
+                    insort(best, minus)
+                    heappush(heap, (minus, order, node, token, level + 1, estimate, length, place))
                     order += 1
             if not heap or -heap[0][0] < min_path:
                 return
@@ -119,19 +130,25 @@ class Grower:
         """The blended law at a place, and the length of the longest match there."""
         matches, last = place
         law: dict[int, float] = {}
-        state, longest = matches[0]
-        local = length = longest
-        history, mass = self.sources[0], 1.0
+        longest = matches[0][1]
+        trails = [(self.sources[0], *matches[0], 1.0)]
+        for source, (state, length) in zip(self.sources[1:], matches[1:], strict=True):
+            if length:
+                trails.append((source, state, length, STORE_MASS[min(4, max(0, length - matches[0][1] + 1))]))
+                longest = max(longest, length)
         if self.recycled is not NOTHING:
             for size in range(len(last), 0, -1):
-                state, length, mass = history.levels(state, length, law, mass, size)
-                mass = self.recycled.law(last[-size:], law, mass)
-        history.empty_context(law, history.law(state, length, law, mass))
-        if len(matches) > 1:
-            for source, (state, length) in zip(self.sources[1:], matches[1:], strict=True):
-                if length:
-                    source.law(state, length, law, STORE_MASS[min(4, max(0, length - local + 1))])
-                    longest = max(longest, length)
+                trails = [
+                    (source, *source.levels(state, length, law, mass, size)) for source, state, length, mass in trails
+                ]
+                escape = self.recycled.law(last[-size:], law, sum(mass for *_, mass in trails))
+                if escape < 1.0:
+                    trails = [(source, state, length, mass * escape) for source, state, length, mass in trails]
+        for source, state, length, mass in trails:
+            rest = source.law(state, length, law, mass)
+            if source is self.sources[0]:
+                source.empty_context(law, rest)
+        if len(trails) > 1:
             total = sum(law.values())
             law = {token: probability / total for token, probability in law.items()}
         return law, longest

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from operator import itemgetter
 
 from headstart.errors import InvalidParameter
 
@@ -23,6 +24,9 @@ FADE = 0.7
 
 OPINIONS = 4
 """Most recent opinions kept for a context."""
+
+KEPT = 12
+"""Tokens of a context's law. 8 and 32 propose as well within 0.2 %."""
 
 ESCAPE = ((), (0.7, 0.6, 0.5, 0.4), (0.5, 0.4, 0.3, 0.25))
 """Share of the mass left to shorter contexts, by length of the context and number of opinions. Halving or raising all
@@ -63,8 +67,9 @@ class Opinions:
                     weight = RANK_WEIGHT[min(place, len(RANK_WEIGHT) - 1)]
                     weights[token] = weights.get(token, 0.0) + scale * weight
                 scale *= FADE
-            total = sum(weights.values())
-            self._law = [(token, weight / total) for token, weight in weights.items()]
+            best = sorted(weights.items(), key=itemgetter(1), reverse=True)[:KEPT]
+            total = sum(weight for _, weight in best)
+            self._law = [(token, weight / total) for token, weight in best]
         return self._law
 
 
@@ -77,15 +82,15 @@ class Table:
         self.contexts: OrderedDict[Context, Opinions] = OrderedDict()
 
     def law(self, context: Context, law: dict[int, float], mass: float) -> float:
-        """Adds ``mass`` times the law after exactly ``context`` to ``law``; returns the mass that escaped."""
+        """Adds its share of ``mass`` as the law after ``context`` alone to ``law``; returns the share that escapes."""
         opinions = self.contexts.get(context)
         if opinions is None:
-            return mass
+            return 1.0
         escape = ESCAPE[len(context)][len(opinions) - 1]
         share = mass * (1.0 - escape)
         for token, probability in opinions.law:
             law[token] = law.get(token, 0.0) + share * probability
-        return mass * escape
+        return escape
 
 
 NOTHING = Table()
