@@ -51,7 +51,7 @@ def legend(output: Output) -> str:
 
 
 def as_json(
-    output: Output, engine: Engine, text: str, params: SamplingParams, route: str, depth: int
+    output: Output, engine: Engine, text: str, params: SamplingParams, route: str, depth: int | str
 ) -> dict[str, Any]:
     """Everything about one answer, as plain values."""
     info = engine.info

@@ -17,7 +17,7 @@ from headstart.cli import options
 from headstart.cli.answer import as_json, legend, stats
 from headstart.cli.files import check_writable, write_json
 from headstart.cli.guard import guarded, interrupted, our_warnings, quiet_libraries, stages, stderr
-from headstart.control.depth import DEFAULT_DEPTH, check_depth
+from headstart.control.depth import check_depth
 from headstart.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def generate(
             rich_help_panel=options.SPECULATION,
         ),
     ] = None,
-    depth: options.Depth = DEFAULT_DEPTH,
+    depth: options.Depth = None,
     nodes: options.Nodes = None,
     verify: options.Verify = "coupled",
     max_tokens: Annotated[
@@ -105,13 +105,16 @@ def generate(
     dtype: options.Dtype = "auto",
     device: options.Device = "auto",
     threads: options.Threads = None,
+    kernels: options.Kernels = "auto",
+    weights: options.Weights = None,
     json: options.Json = None,
     force: options.Force = False,
 ) -> None:
     """Decode one prompt. The answer goes to stdout, everything else to stderr."""
     check_writable(json, force)
     route = _route(drafter, draft_model)
-    check_depth("--depth", depth)
+    if depth is not None:
+        check_depth("--depth", depth)
     stream = stream or show_drafts
     if stream and n > 1:
         raise InvalidParameter("--n", f"{n} answers cannot be streamed side by side; leave out --stream or --n")
@@ -157,6 +160,8 @@ def generate(
                 dtype=dtype,
                 device=device,
                 threads=threads,
+                kernels=kernels,
+                weights=weights,
                 max_sequences=n,
                 progress=say,
             )
@@ -164,7 +169,7 @@ def generate(
         given = _prompt(text, system, raw, engine, console)
         output, stopped = _decode(engine, given, params, stream, show_drafts)
     if json is not None:
-        write_json(json, as_json(output, engine, text, params, route, depth), force)
+        write_json(json, as_json(output, engine, text, params, route, "auto" if depth is None else depth), force)
     for line in stats(output, route, params):
         console.print(line, style="dim", markup=False, soft_wrap=True)
     if show_drafts:
@@ -227,4 +232,5 @@ def _decode(
 def _print_chunk(chunk: Chunk, coloured: bool) -> None:
     for text, drafted in zip(chunk.texts, chunk.from_draft, strict=True):
         sys.stdout.write(f"{DRAFTED}{text}{RESET}" if coloured and drafted and text else text)
+    sys.stdout.write(chunk.tail)
     sys.stdout.flush()

@@ -42,8 +42,25 @@ DraftModel = Annotated[
     ),
 ]
 Depth = Annotated[
-    int,
-    typer.Option("--depth", metavar="K", help="Draft tokens per round.", rich_help_panel=SPECULATION),
+    int | None,
+    typer.Option(
+        "--depth",
+        metavar="K",
+        help="Draft tokens per round. [default: decided every round by measured costs and acceptance]",
+        rich_help_panel=SPECULATION,
+    ),
+]
+Kernels = Annotated[
+    str,
+    typer.Option("--kernels", metavar="KIND", help="native, torch, or auto: native where they can run."),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        metavar="KIND",
+        help="int8: hold weights in 8 bits. Faster, and another model: plain changes with it.",
+    ),
 ]
 Nodes = Annotated[
     int | None,

@@ -97,7 +97,7 @@ class Conditions:
     exact_rows: bool
     reason: str | None
     threads: int
-    depth: int
+    depth: int | str
     nodes: int | None
     max_tokens: int
     verify: str

@@ -24,7 +24,7 @@ from headstart.cli.guard import EXIT_BROKEN_PROMISE, guarded, interrupted, our_w
 from headstart.cli.prompts import BUILT_IN, TryPrompt, read_prompts
 from headstart.cli.report import PLAIN, Conditions, Row, as_json, broken
 from headstart.cli.versions import versions
-from headstart.control.depth import DEFAULT_DEPTH, check_depth
+from headstart.control.depth import check_depth
 from headstart.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def try_(
             rich_help_panel=options.SPECULATION,
         ),
     ] = None,
-    depth: options.Depth = DEFAULT_DEPTH,
+    depth: options.Depth = None,
     nodes: options.Nodes = None,
     verify: options.Verify = "coupled",
     prompt: Annotated[
@@ -78,6 +78,8 @@ def try_(
     dtype: options.Dtype = "auto",
     device: options.Device = "auto",
     threads: options.Threads = None,
+    kernels: options.Kernels = "auto",
+    weights: options.Weights = None,
     json: options.Json = None,
     force: options.Force = False,
 ) -> None:
@@ -111,6 +113,8 @@ def try_(
                 dtype=dtype,
                 device=device,
                 threads=threads,
+                kernels=kernels,
+                weights=weights,
                 max_sequences=1,
                 progress=say,
             )
@@ -121,14 +125,14 @@ def try_(
             warm_up(ways, cases[0])
         info = engine.info
         conditions = Conditions(
-            model=model,
+            model=info["model"],
             draft_model=draft_model,
             dtype=info["dtype"],
             device=info["device"],
             exact_rows=info["exact_rows"],
             reason=info["numerics"]["reason"],
             threads=info["threads"],
-            depth=depth,
+            depth="auto" if depth is None else depth,
             nodes=nodes,
             max_tokens=max_tokens,
             verify=verify,
@@ -173,8 +177,9 @@ def _finish(
         raise typer.Exit(EXIT_BROKEN_PROMISE)
 
 
-def _check(depth: int, repeat: int, against: str | None) -> None:
-    check_depth("--depth", depth)
+def _check(depth: int | None, repeat: int, against: str | None) -> None:
+    if depth is not None:
+        check_depth("--depth", depth)
     if depth == 0:
         raise InvalidParameter("--depth", "0 is plain decoding, which try measures anyway; give at least 1")
     if repeat < 1:

@@ -1,14 +1,15 @@
 """How deep each sequence may draft in this round. Depth decisions change speed, never text.
 
-Knows numbers about sequences, not sequences themselves. A controller must decide before it sees the tokens drafted.
+Knows numbers about sequences, and drafts as shapes with confidences; not sequences, models or text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from headstart.decode.draft import ROOT, Draft
 from headstart.errors import InvalidParameter
 
 DEFAULT_DEPTH = 4
@@ -18,14 +19,26 @@ MAX_NODES = 64
 
 @dataclass(frozen=True, slots=True)
 class DepthQuery:
-    """One sequence that could draft: ``room`` is the deepest draft that could still be useful, ``context`` the tokens
-    so far, ``asked`` a depth fixed by the request."""
+    """One sequence that is decoding: ``room`` is the deepest draft that could still be useful, ``context`` the tokens
+    so far, ``asked`` a depth fixed by the request, ``drafts`` whether it has a drafter at all, ``dear`` whether that
+    drafter computes for every token it drafts."""
 
     sequence_id: int
     drafter: str
     room: int
     context: int
     asked: int | None = None
+    drafts: bool = True
+    dear: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the round computes without any draft: rows in the flat call, keys they attend to, sequences decoding."""
+
+    rows: int
+    keys: int
+    sequences: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,32 +50,51 @@ class Allowance:
 
 
 @dataclass(frozen=True, slots=True)
+class Proposal:
+    """A draft before it is verified. ``free`` says that its nodes may be chosen by their confidence: the rule is
+    coupled or the tokens are point masses, and the request has not fixed its depth. ``asked``: a drafter was
+    asked."""
+
+    query: DepthQuery
+    draft: Draft
+    free: bool
+    asked: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one sequence's draft in a round."""
+    """What came of one sequence's draft: ``path`` are the accepted nodes; ``ended`` says the sequence is over."""
 
     sequence_id: int
     drafter: str
-    drafted: int
-    accepted: int
-    confidence: tuple[float, ...] | None = None
+    draft: Draft
+    path: tuple[int, ...]
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RoundCost:
-    """Rows and wall-clock seconds of one round, for controllers that learn costs."""
+    """Rows, keys and wall-clock seconds of one round; ``prefill`` says that chunks of prompts were in it.
+    ``draft_seconds`` and ``drafted`` (tokens proposed, before trimming) are by drafter."""
 
     rows: int
-    context: int
-    draft_seconds: float
+    keys: int
     forward_seconds: float
     total_seconds: float
+    prefill: bool = False
+    draft_seconds: Mapping[str, float] = field(default_factory=dict)
+    drafted: Mapping[str, int] = field(default_factory=dict)
 
 
 class DepthController(Protocol):
     """Decides depth, learns from outcomes."""
 
-    def allow(self, queries: Sequence[DepthQuery]) -> list[Allowance]:
-        """One allowance per query, in order; never deeper than ``room``."""
+    def allow(self, queries: Sequence[DepthQuery], load: Load) -> list[Allowance]:
+        """Before drafting: one allowance per query, in order; never deeper than ``room``."""
+        ...
+
+    def trim(self, proposals: Sequence[Proposal], load: Load) -> list[Draft]:
+        """After drafting: each draft or a part of it, closed under parents. Drafts that are not ``free`` stay whole."""
         ...
 
     def observe(self, outcomes: Sequence[Outcome], cost: RoundCost) -> None:
@@ -80,15 +112,27 @@ class FixedDepth:
         self.depth = depth
         self.nodes = nodes if nodes is not None else depth
 
-    def allow(self, queries: Sequence[DepthQuery]) -> list[Allowance]:
+    def allow(self, queries: Sequence[DepthQuery], load: Load) -> list[Allowance]:
         out = []
         for query in queries:
             depth = min(self.depth if query.asked is None else query.asked, query.room)
             out.append(Allowance(depth, max(depth, self.nodes) if depth else 0))
         return out
 
+    def trim(self, proposals: Sequence[Proposal], load: Load) -> list[Draft]:
+        return [proposal.draft for proposal in proposals]
+
     def observe(self, outcomes: Sequence[Outcome], cost: RoundCost) -> None:
         """A fixed depth learns nothing."""
+
+
+def path_probabilities(draft: Draft, conditional: Sequence[float]) -> list[float]:
+    """Products of ``conditional`` from the root's child down to each node."""
+    out: list[float] = []
+    for node, probability in enumerate(conditional):
+        parent = draft.parent(node)
+        out.append(probability if parent == ROOT else probability * out[parent])
+    return out
 
 
 def check_depth(param: str, depth: int) -> None:

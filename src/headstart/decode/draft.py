@@ -5,6 +5,7 @@ Knows tensors and nothing else: not who proposed it, not which model will check 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -94,9 +95,7 @@ class Draft:
         depths = self.depths()
         limit = len(self.tokens) if max_nodes is None else max_nodes
         keep = [i for i, d in enumerate(depths) if d <= max_depth][:limit]
-        if len(keep) == len(self.tokens):
-            return self
-        return self._subset(keep)
+        return self.subset(keep)
 
     def principal_chain(self) -> Draft:
         """First child of first child and so on: the chain to verify where trees are not allowed."""
@@ -108,16 +107,19 @@ class Draft:
             if self.parent(i) == last:
                 keep.append(i)
                 last = i
-        return self._subset(keep)
+        return self.subset(keep)
 
-    def _subset(self, keep: list[int]) -> Draft:
+    def subset(self, keep: Sequence[int]) -> Draft:
+        """The nodes ``keep``, ascending and closed under parents; the whole draft when that is all of them."""
+        if len(keep) == len(self.tokens):
+            return self
         new_index = {ROOT: ROOT} | {old: new for new, old in enumerate(keep)}
         parents = None if self.parents is None else tuple(new_index[self.parent(i)] for i in keep)
         return Draft(
             tokens=tuple(self.tokens[i] for i in keep),
             parents=parents,
             confidence=None if self.confidence is None else tuple(self.confidence[i] for i in keep),
-            q=None if self.q is None else self.q[keep],
+            q=None if self.q is None else self.q[list(keep)],
             source=self.source,
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 
 import torch
@@ -28,8 +28,16 @@ class Turn:
     depth: int
     nodes: int
     draft: Draft = EMPTY
-    accepted: int = 0
-    """Draft tokens handed out, known after commit."""
+    successors: int = 0
+    """How many of the target's best next tokens the drafter wants to know per row."""
+    path: tuple[int, ...] = ()
+    """Draft nodes handed out, known after commit."""
+    learned: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+    """Per row: the last two tokens before it, and the target's ``successors`` best tokens there."""
+
+    @property
+    def accepted(self) -> int:
+        return len(self.path)
 
 
 @dataclass(slots=True)
@@ -61,7 +69,7 @@ def play_round(target: Forward, turns: Many[Turn], prefills: Many[Prefill], draf
     rows = [_order_rows(turn.draft) for turn in turns]
     logits = target.forward(_segments(turns, rows, prefills))
     computed = perf_counter()
-    verdicts = verify(logits, turns, rows, target.vocab_size)
+    verdicts = verify(target, logits, turns, rows)
     verified = perf_counter()
     commit(target, logits, turns, rows, verdicts, prefills)
     ended = perf_counter()
@@ -101,20 +109,21 @@ def _segments(turns: Many[Turn], rows: Many[list[int]], prefills: Many[Prefill])
     return segments
 
 
-def verify(logits: torch.Tensor, turns: Many[Turn], rows: Many[list[int]], vocab_size: int) -> list[Verdict]:
+def verify(target: Forward, logits: torch.Tensor, turns: Many[Turn], rows: Many[list[int]]) -> list[Verdict]:
     """Apply each sequence's rule to its rows of ``logits`` ``[wanted, width]``, turns first. A sequence whose law
     cannot be formed ends with an error and an empty verdict."""
-    greedy: list[int] = []
-    if any(turn.sequence.law.greedy_fast for turn in turns):
-        greedy = logits[:, :vocab_size].argmax(dim=-1).tolist()
+    count = max((max(turn.successors, int(turn.sequence.law.greedy_fast)) for turn in turns), default=0)
+    top = target.top(logits, count) if count else []
     verdicts = []
     first = 0
     for turn, order in zip(turns, rows, strict=True):
+        if turn.successors:
+            turn.learned = _learned(turn, order, top[first : first + 1 + len(order)])
         row_of = [first] * (1 + len(order))
         for i, node in enumerate(order):
             row_of[node + 1] = first + 1 + i
         try:
-            verdicts.append(_verify_one(logits, greedy, turn, row_of))
+            verdicts.append(_verify_one(logits, top, turn, row_of))
         except Exception as error:
             turn.sequence.fail(error)
             verdicts.append(Verdict())
@@ -122,11 +131,11 @@ def verify(logits: torch.Tensor, turns: Many[Turn], rows: Many[list[int]], vocab
     return verdicts
 
 
-def _verify_one(logits: torch.Tensor, greedy: list[int], turn: Turn, row_of: list[int]) -> Verdict:
+def _verify_one(logits: torch.Tensor, top: list[list[int]], turn: Turn, row_of: list[int]) -> Verdict:
     """``row_of[i]`` is the row of ``logits`` for row ``i`` of the acceptance rules: 0 the root, ``node + 1`` a node."""
     law = turn.sequence.law
     if law.greedy_fast:
-        return verify_coupled(turn.draft, lambda row, _: greedy[row_of[row]])
+        return verify_coupled(turn.draft, lambda row, _: top[row_of[row]][0])
     if turn.draft.q is not None:
         try:
             return verify_sampled(law.params.verify, turn.draft, lambda row: logits[row_of[row]], law)
@@ -134,6 +143,17 @@ def _verify_one(logits: torch.Tensor, greedy: list[int], turn: Turn, row_of: lis
             turn.sequence.record.fallbacks["bad q"] += 1
             turn.draft = EMPTY
     return verify_sampled(law.params.verify, turn.draft, lambda row: logits[row_of[row]], law)
+
+
+def _learned(turn: Turn, order: list[int], top: list[list[int]]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Contexts and successors of a turn's rows, the root first."""
+    last = turn.sequence.tokens[-2:]
+    out = [(tuple(last), tuple(top[0][: turn.successors]))]
+    for node, best in zip(order, top[1:], strict=True):
+        parent = turn.draft.parent(node)
+        before = last[-1] if parent == ROOT else turn.draft.tokens[parent]
+        out.append(((before, turn.draft.tokens[node]), tuple(best[: turn.successors])))
+    return out
 
 
 def commit(
@@ -176,7 +196,8 @@ def _commit_one(target: Forward, logits: torch.Tensor, turn: Turn, order: list[i
     for row, node in zip(path_rows, [*verdict.path, None], strict=True):
         _emit(sequence, verdict.token if node is None else draft.tokens[node], logits[row], from_draft=node is not None)
         emitted += 1
-        turn.accepted += node is not None
+        if node is not None:
+            turn.path += (node,)
         if sequence.finish is not None:
             break
     sequence.cached = len(sequence.tokens) - 1

@@ -41,6 +41,10 @@ class Forward(Protocol):
         """Logits of the wanted rows, ``[wanted, width]``, segment by segment."""
         ...
 
+    def top(self, logits: torch.Tensor, count: int) -> list[list[int]]:
+        """The ``count`` best tokens of every row of ``logits``, best first, the lower id first on ties."""
+        ...
+
     def commit(self, extent: Any, base: int, path: Sequence[int]) -> None:
         """Keep rows ``path`` of the segment at ``base``, in this order, as positions ``base`` onwards."""
         ...

@@ -51,6 +51,7 @@ class ModelDrafter:
     def __init__(self, draft: Target, target: Target, *, name: str = "model") -> None:
         check_same_vocabulary(target.tokenizer, draft.tokenizer, target.name, draft.name)
         self.name = name
+        self.computes = True  # every drafted token costs a forward call
         self.draft = draft
         self.vocab_size = min(draft.vocab_size, target.vocab_size)
         self.eos_ids = target.eos_ids

@@ -15,13 +15,14 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, TypeVar
 
-from headstart.control.depth import DepthController, DepthQuery, FixedDepth, Outcome, RoundCost
+from headstart.control.depth import DepthController, DepthQuery, FixedDepth, Load, Outcome, Proposal, RoundCost
+from headstart.decode.draft import Draft
 from headstart.decode.params import SamplingParams
 from headstart.decode.record import SpecRecord, StepTimes
 from headstart.decode.round import Turn, play_round
 from headstart.decode.sequence import FinishReason
 from headstart.draft.base import Drafter
-from headstart.engine.drafting import PLAIN, Drafting
+from headstart.engine.drafting import PLAIN, Drafting, samples
 from headstart.engine.intake import make_sequences
 from headstart.engine.interrupt import interrupts_deferred
 from headstart.engine.prompt import check_token_ids, encode_prompt
@@ -136,10 +137,7 @@ class EngineCore:
                     self._admit()
                     if not self._scheduler.running:
                         return False
-                    turns = self._turns()
-                    times = play_round(self.target, turns, self._scheduler.prefills(), self._drafting.propose)
-                    self._drafting.observe(turns)
-                    self._feed_controller(turns, times)
+                    times = self._play()
                 finally:
                     for branch in self._scheduler.running:
                         self._deliver(branch)
@@ -180,36 +178,62 @@ class EngineCore:
 
     # -- one step, in parts -----------------------------------------------------------------------------------------
 
-    def _turns(self) -> list[Turn]:
-        branches = self._scheduler.decoding()
-        queries = []
-        for branch in branches:
-            sequence = branch.sequence
-            drafts = branch.drafter != PLAIN and branch.depth != 0
-            # the round itself emits one token, so a draft deeper than remaining - 1 is of no use
-            room = max(0, sequence.remaining - 1) if drafts else 0
-            queries.append(DepthQuery(sequence.id, branch.drafter, room, len(sequence.tokens), branch.depth))
+    def _play(self) -> StepTimes:
+        """One round: depths, drafts, the target's verdict, and what all of it teaches."""
+        branches, prefills = self._scheduler.decoding(), self._scheduler.prefills()
+        queries = [self._query(branch) for branch in branches]
+        load = Load(
+            rows=len(queries) + sum(p.count for p in prefills),
+            keys=sum(q.context for q in queries) + sum(p.count * (p.sequence.cached + p.count) for p in prefills),
+            sequences=len(queries),
+        )
         turns = []
-        for branch, query, allowed in zip(branches, queries, self.controller.allow(queries), strict=True):
+        for branch, query, allowed in zip(branches, queries, self.controller.allow(queries, load), strict=True):
             depth = min(allowed.depth, query.room)
             slots = branch.sequence.extent.size - len(branch.sequence.tokens)
-            turns.append(Turn(branch.sequence, depth, max(0, min(allowed.nodes, slots)) if depth else 0))
-        return turns
+            nodes = max(0, min(allowed.nodes, slots)) if depth else 0
+            turns.append(Turn(branch.sequence, depth, nodes, successors=self._drafting.successors(branch)))
 
-    def _feed_controller(self, turns: Sequence[Turn], times: StepTimes) -> None:
+        def draft(turns: Sequence[Turn]) -> Sequence[Draft]:
+            drafts = self._drafting.propose(turns)
+            proposals = []
+            for turn, query, proposal in zip(turns, queries, drafts, strict=True):
+                # nodes chosen by confidence would bias what is sampled from q
+                free = query.asked is None and (proposal.q is None or not samples(turn))
+                proposals.append(Proposal(query, proposal, free, asked=turn.depth > 0))
+            return self.controller.trim(proposals, load)
+
+        times = play_round(self.target, turns, prefills, draft)
+        self._drafting.observe(turns)
         outcomes = [
-            Outcome(
-                t.sequence.id,
-                self._drafting.branches[t.sequence.id].drafter,
-                len(t.draft),
-                t.accepted,
-                t.draft.confidence,
-            )
-            for t in turns
+            Outcome(q.sequence_id, q.drafter, t.draft, t.path, t.sequence.finish is not None)
+            for q, t in zip(queries, turns, strict=True)
         ]
-        rows = sum(1 + len(t.draft) for t in turns)
-        context = sum(len(t.sequence.tokens) for t in turns)
-        self.controller.observe(outcomes, RoundCost(rows, context, times.draft, times.forward, times.total))
+        cost = RoundCost(
+            rows=load.rows + sum(len(t.draft) for t in turns),
+            keys=load.keys + sum(len(t.draft) * q.context for q, t in zip(queries, turns, strict=True)),
+            forward_seconds=times.forward,
+            total_seconds=times.total,
+            prefill=bool(prefills),
+            draft_seconds=self._drafting.seconds if turns else {},
+            drafted=self._drafting.drafted if turns else {},
+        )
+        self.controller.observe(outcomes, cost)
+        return times
+
+    def _query(self, branch: Branch) -> DepthQuery:
+        sequence = branch.sequence
+        drafts = branch.drafter != PLAIN and branch.depth != 0
+        return DepthQuery(
+            sequence_id=sequence.id,
+            drafter=branch.drafter,
+            # the round itself emits one token, so a draft deeper than remaining - 1 is of no use
+            room=max(0, sequence.remaining - 1) if drafts else 0,
+            context=len(sequence.tokens),
+            asked=branch.depth,
+            drafts=drafts,
+            dear=bool(getattr(self._drafting.drafters.get(branch.drafter), "computes", False)),
+        )
 
     def _collect(self) -> None:
         """Take in what was submitted since."""
@@ -234,14 +258,14 @@ class EngineCore:
             return
         if fresh and request.first_token is None:
             request.first_token = perf_counter()
-        texts = tuple(sequence.pending_text)
+        texts, tail = tuple(sequence.pending_text[:fresh]), "".join(sequence.pending_text[fresh:])
         sequence.pending_text.clear()
         branch.delivered += fresh
         branch.ended = sequence.finish is not None
-        branch.texts.extend(texts)
+        branch.texts.extend((*texts, tail))
         tokens = tuple(sequence.tokens[len(sequence.tokens) - fresh :])
         drafted, logprobs = tuple(sequence.accepted_tokens[start:]), tuple(sequence.logprobs[start:])
-        request.chunks.append(Chunk(branch.index, tokens, texts, drafted, logprobs, sequence.finish))
+        request.chunks.append(Chunk(branch.index, tokens, texts, drafted, logprobs, sequence.finish, tail))
 
     def _reap(self) -> None:
         """Take out sequences that have ended or whose request was cancelled, and give their slots back."""

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from time import perf_counter
 from typing import overload
 
 from headstart.decode.draft import EMPTY, Draft
 from headstart.decode.round import Turn
-from headstart.draft.base import Drafter, DraftRequest
+from headstart.draft.base import Drafter, DraftRequest, Learner
 from headstart.engine.request import Branch
 
 log = logging.getLogger(__name__)
 
 PLAIN = "none"
 """The drafter name that means no drafter."""
+
+MOST_SUCCESSORS = 64
 
 
 class TokenView(Sequence[int]):
@@ -51,6 +54,15 @@ class Drafting:
         self.vocab_size = vocab_size
         self.branches: dict[int, Branch] = {}
         self._warned: set[tuple[str, str]] = set()
+        self.seconds: dict[str, float] = {}
+        """What each drafter took in the last round."""
+        self.drafted: dict[str, int] = {}
+        """Tokens each drafter proposed in the last round."""
+
+    def successors(self, branch: Branch) -> int:
+        """How many of the target's best tokens per row the sequence's drafter wants to learn from."""
+        wanted = getattr(self.drafters.get(branch.drafter), "successors", 0)
+        return wanted if type(wanted) is int and 0 < wanted <= MOST_SUCCESSORS else 0
 
     def join(self, branch: Branch) -> None:
         self.branches[branch.sequence.id] = branch
@@ -70,11 +82,13 @@ class Drafting:
     def propose(self, turns: Sequence[Turn]) -> list[Draft]:
         """One well-formed draft per turn, within its limits. Never raises."""
         drafts = [EMPTY] * len(turns)
+        self.seconds, self.drafted = {}, {}
         groups: dict[str, list[int]] = {}
         for i, turn in enumerate(turns):
             if turn.depth > 0:
                 groups.setdefault(self.branches[turn.sequence.id].drafter, []).append(i)
         for name, members in groups.items():
+            started = perf_counter()
             try:
                 found = self.drafters[name].propose([self._request(turns[i]) for i in members])
                 if len(found) != len(members):
@@ -85,17 +99,24 @@ class Drafting:
                 continue
             for i, draft in zip(members, found, strict=True):
                 drafts[i] = self._checked(turns[i], name, draft)
+            self.seconds[name] = perf_counter() - started
+            self.drafted[name] = sum(len(drafts[i]) for i in members)
         return drafts
 
     def observe(self, turns: Sequence[Turn]) -> None:
-        """Tell each drafter what came of its draft."""
+        """Tell each drafter what the target thought, and what came of its draft."""
         for turn in turns:
-            if len(turn.draft):
-                name = self.branches[turn.sequence.id].drafter
-                try:
-                    self.drafters[name].observe(turn.sequence.id, turn.draft, turn.accepted)
-                except Exception as error:
-                    self._warn(name, "observe raised", error)
+            name = self.branches[turn.sequence.id].drafter
+            drafter = self.drafters.get(name)
+            if drafter is None:
+                continue
+            try:
+                if turn.learned and isinstance(drafter, Learner):
+                    drafter.learn(turn.sequence.id, turn.learned)
+                if len(turn.draft):
+                    drafter.observe(turn.sequence.id, turn.draft, turn.accepted)
+            except Exception as error:
+                self._warn(name, "feedback raised", error)
 
     def _request(self, turn: Turn) -> DraftRequest:
         sequence = turn.sequence
@@ -108,7 +129,7 @@ class Drafting:
             params=sequence.params,
             seed=sequence.law.seed,
             tenant=self.branches[sequence.id].tenant,
-            with_q=_samples(turn),
+            with_q=samples(turn),
         )
 
     def _checked(self, turn: Turn, name: str, draft: Draft) -> Draft:
@@ -116,7 +137,7 @@ class Drafting:
             problem = draft.problem(self.vocab_size)
             if problem is not None:
                 return self._fail(turn, name, "malformed", problem)
-            if _samples(turn):
+            if samples(turn):
                 draft = draft.principal_chain()
             cut = draft.truncated(turn.depth, turn.nodes)
             if cut is not draft:
@@ -136,7 +157,7 @@ class Drafting:
         log.log(level, "drafter %s: %s (%s); decoding goes on without that draft", name, reason, detail)
 
 
-def _samples(turn: Turn) -> bool:
+def samples(turn: Turn) -> bool:
     """Whether the sequence's rule needs chains and the laws they were drawn from."""
     params = turn.sequence.params
     return params.verify != "coupled" and not params.greedy

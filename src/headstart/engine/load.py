@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from headstart.control.depth import DEFAULT_DEPTH, DepthController, FixedDepth
+from headstart.control.adaptive import MOST_NODES, AdaptiveDepth
+from headstart.control.depth import DepthController, FixedDepth
 from headstart.draft.base import Drafter
+from headstart.engine.costs import cost_curve
 from headstart.engine.engine import Engine
 from headstart.errors import InvalidParameter
 from headstart.target.load import load_target
@@ -19,7 +21,7 @@ def load_engine(
     *,
     drafters: Sequence[str] = ("ngram",),
     draft_model: str | None = None,
-    depth: int = DEFAULT_DEPTH,
+    depth: int | None = None,
     nodes: int | None = None,
     controller: DepthController | None = None,
     dtype: str = "auto",
@@ -41,7 +43,9 @@ def load_engine(
             copy of the target, for tests of the machinery.
         drafters: routes to make ready, of ``ngram`` and ``model``; the first is the default. ``model`` needs
             ``draft_model``, and ``draft_model`` adds it.
-        depth, nodes: the fixed depth, unless a ``controller`` is given.
+        depth, nodes: a fixed depth. ``None`` lets measured costs and acceptance decide each round, up to no draft at
+            all; ``nodes`` then bounds a tree instead of a chain.
+        controller: decides depth instead.
 
     Raises:
         InvalidParameter, ModelNotFound, UnsupportedModel, VocabularyMismatch
@@ -54,7 +58,9 @@ def load_engine(
             raise InvalidParameter("drafter", f"{name!r} is unknown; choose from {', '.join(ROUTES)}")
     if "model" in names and draft_model is None:
         raise InvalidParameter("draft_model", "the model drafter needs one; name a small model of the target's family")
-    chosen = controller if controller is not None else FixedDepth(depth, nodes)
+    chosen = controller
+    if chosen is None and depth is not None:
+        chosen = FixedDepth(depth, nodes)
     target = load_target(
         model,
         dtype=dtype,
@@ -77,9 +83,8 @@ def load_engine(
         else:
             from headstart.draft.model import ModelDrafter
 
-            assert draft_model is not None
             draft = load_target(
-                model if draft_model == "self" else draft_model,
+                model if draft_model == "self" else str(draft_model),
                 dtype=dtype,
                 device=device,
                 max_sequences=max_sequences,
@@ -89,4 +94,10 @@ def load_engine(
                 progress=progress,
             )
             made.append(ModelDrafter(draft, target))
+    if chosen is None:
+        if progress is not None:
+            progress("measuring what rows cost")
+        chosen = AdaptiveDepth(
+            cost_curve(target), tree=nodes is not None, most_nodes=MOST_NODES if nodes is None else nodes
+        )
     return Engine(target, made, controller=chosen, max_sequences=max_sequences, prefill_chunk=prefill_chunk)

@@ -46,10 +46,12 @@ class Chunk:
     from_draft: tuple[bool, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
+    tail: str = ""
+    """Text that was held back and has no further token to wait for: a sequence was cut off in the middle."""
 
     @property
     def text(self) -> str:
-        return "".join(self.texts)
+        return "".join(self.texts) + self.tail
 
 
 @dataclass(frozen=True, slots=True)

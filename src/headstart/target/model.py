@@ -204,6 +204,15 @@ class Target:
         logits: torch.Tensor = output.logits[0]
         return logits
 
+    def top(self, logits: torch.Tensor, count: int) -> list[list[int]]:
+        """The ``count`` best tokens of every row, best first, the lower id first on ties; padding ids are left out."""
+        visible = logits[:, : self.vocab_size]
+        if self._native is not None:
+            return self._native.top(visible, count)
+        if count == 1:  # torch's argmax takes the first maximum, its topk any
+            return visible.argmax(dim=-1, keepdim=True).tolist()
+        return visible.sort(dim=-1, descending=True, stable=True).indices[:, :count].tolist()
+
     def commit(self, extent: Extent, base: int, path: Sequence[int]) -> None:
         """Keep the KV rows ``path`` (row numbers of the segment at ``base``, root included) as positions ``base``
         onwards; what lies behind them will be overwritten."""

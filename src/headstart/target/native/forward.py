@@ -152,6 +152,20 @@ class NativeForward:
         self._library.forward(model, ctypes.byref(step), ctypes.c_int64(threads))
         return logits[:, : self._width]
 
+    def top(self, logits: torch.Tensor, count: int) -> list[list[int]]:
+        """The ``count`` best columns of every row of float32 ``logits``, best first, the lower column first on ties."""
+        best = np.zeros((logits.shape[0], count), dtype=np.int64)
+        self._library.top(
+            ctypes.c_void_p(logits.data_ptr()),
+            ctypes.c_int64(logits.shape[0]),
+            ctypes.c_int64(logits.shape[1]),
+            ctypes.c_int64(logits.stride(0)),
+            ctypes.c_int64(count),
+            ctypes.c_void_p(best.ctypes.data),
+            ctypes.c_int64(torch.get_num_threads()),
+        )
+        return best.tolist()
+
     @staticmethod
     def release(model: PreTrainedModel) -> None:
         """Free the weights that are now held in panels; ``model`` cannot run any more."""

@@ -423,7 +423,7 @@ static void attend(const model *md, const layer *ly, const step *st, const float
 
 /* ---- the whole step ------------------------------------------------------------------------------------------- */
 
-#define TOGETHER 8 /* rows attended to in one go */
+#define TOGETHER 4 /* rows attended to in one go */
 
 int64_t shared_floats(const model *md, int64_t rows) {
     return rows * (md->hidden + (2 * md->heads + 2 * md->kv_heads) * md->dim + md->inner);
@@ -500,5 +500,45 @@ void forward(const model *md, const step *st, int64_t threads) {
         for (int64_t w = 0; w < st->wanted; w++)
             rms_norm(x + st->want[w] * hidden, md->norm, hidden, md->eps, normed + w * hidden);
         product(&md->head, normed, st->wanted, st->logits, md->head.n, STORE, me, all);
+    }
+}
+
+/* ---- the best tokens of a row ---------------------------------------------------------------------------------- */
+
+INLINE int any_above(const float *x, float bound) {
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask(_mm512_loadu_ps(x), _mm512_set1_ps(bound), _CMP_GT_OQ) != 0;
+#else
+    int found = 0;
+    for (int i = 0; i < LANES; i++) found |= x[i] > bound;
+    return found;
+#endif
+}
+
+static void insert(float *values, int64_t *ids, int64_t count, float value, int64_t id) {
+    int64_t at = count - 1;
+    for (; at > 0 && value > values[at - 1]; at--) {
+        values[at] = values[at - 1];
+        ids[at] = ids[at - 1];
+    }
+    values[at] = value;
+    ids[at] = id;
+}
+
+/* best[r][0 .. count): the ids of the largest logits of each row, largest first, the lower id first on ties. */
+void top(const float *logits, int64_t rows, int64_t vocab, int64_t stride, int64_t count, int64_t *best,
+         int64_t threads) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (int64_t r = 0; r < rows; r++) {
+        const float *x = logits + r * stride;
+        int64_t *ids = best + r * count, i = 0;
+        float values[count];
+        for (int64_t j = 0; j < count; j++) values[j] = -INFINITY;
+        for (; i + LANES <= vocab; i += LANES)
+            if (any_above(x + i, values[count - 1]))
+                for (int64_t j = i; j < i + LANES; j++)
+                    if (x[j] > values[count - 1]) insert(values, ids, count, x[j], j);
+        for (; i < vocab; i++)
+            if (x[i] > values[count - 1]) insert(values, ids, count, x[i], i);
     }
 }

@@ -1,0 +1,89 @@
+"""What a forward call costs: measured seconds against rows in the call and keys they attend to.
+
+A curve is calibrated once per model and machine and corrected while running. Knows seconds and counts; whoever measures
+passes a function.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Any
+
+GRID = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+"""Row counts that are measured; between them the curve is linear."""
+
+SHORT, LONG = 64, 768
+"""Context lengths measured: the difference gives the price of a key."""
+
+REPEATS = 5
+DRIFT = 0.05
+"""Weight of the newest observation in the running corrections."""
+
+
+class CostCurve:
+    """Seconds of one forward call.
+
+    ``seconds[i]`` is the time of ``GRID[i]`` rows with hardly any context; ``per_key`` the time added by one key that
+    one row attends to. Times are made non-decreasing in rows: a row more is never cheaper, noise is.
+    """
+
+    def __init__(self, seconds: Sequence[float], per_key: float) -> None:
+        if len(seconds) != len(GRID):
+            raise ValueError(f"{len(seconds)} times for {len(GRID)} row counts")
+        self.seconds = list(seconds)
+        for i in range(1, len(GRID)):
+            self.seconds[i] = max(self.seconds[i], self.seconds[i - 1])
+        self.per_key = max(0.0, per_key)
+        self.scale = 1.0
+        """Running ratio of observed to predicted time: the machine as it is now."""
+
+    def predict(self, rows: int, keys: int) -> float:
+        """Seconds of a call with ``rows`` rows that attend to ``keys`` keys in all."""
+        return self.scale * (self._rows(rows) + self.per_key * keys)
+
+    def observe(self, rows: int, keys: int, seconds: float) -> None:
+        """Correct the curve by one measured call. Outliers, such as a paused machine, count for little."""
+        ratio = min(max(seconds / self.predict(rows, keys), 0.5), 2.0)
+        self.scale *= 1.0 + DRIFT * (ratio - 1.0)
+
+    def _rows(self, rows: int) -> float:
+        at = bisect_right(GRID, rows) - 1
+        if at < 0:
+            return self.seconds[0]
+        at = min(at, len(GRID) - 2)
+        low, high = GRID[at], GRID[at + 1]
+        return self.seconds[at] + (self.seconds[at + 1] - self.seconds[at]) * (rows - low) / (high - low)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"grid": list(GRID), "seconds": self.seconds, "per_key": self.per_key}
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> CostCurve:
+        """Raises ``ValueError`` or ``KeyError`` for a curve over another grid."""
+        if tuple(saved["grid"]) != GRID:
+            raise ValueError("another grid")
+        return cls([float(s) for s in saved["seconds"]], float(saved["per_key"]))
+
+
+def calibrate(measure: Callable[[int, int], float], longest: int) -> CostCurve:
+    """A curve from ``measure(rows, context) -> seconds``; ``longest`` bounds rows plus context.
+
+    Rounds go over the whole grid and the smallest time of each count is kept: a shared machine adds time, never takes
+    any away.
+    """
+    grid = [rows for rows in GRID if rows + SHORT <= longest] or [1]
+    best = {rows: float("inf") for rows in grid}
+    for _ in range(REPEATS):
+        for rows in grid:
+            best[rows] = min(best[rows], measure(rows, SHORT))
+    seconds = [best[rows] for rows in grid]
+    while len(seconds) < len(GRID):  # beyond what fits: as steep as the last step
+        step = seconds[-1] - seconds[-2] if len(seconds) > 1 else 0.0
+        seconds.append(seconds[-1] + step)
+    rows = min(8, grid[-1])
+    per_key = 0.0
+    if rows + LONG <= longest:
+        slow = min(measure(rows, LONG) for _ in range(REPEATS))
+        per_key = (slow - best[rows]) / (rows * (LONG - SHORT)) if rows in best else 0.0
+    return CostCurve(seconds, per_key)

@@ -1,0 +1,213 @@
+"""Depth by expected gain: what pays is drafted, what does not is not, and the text is none of its business."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from tests import tiny
+
+from headstart.control.acceptance import Acceptance
+from headstart.control.adaptive import AdaptiveDepth
+from headstart.control.cost import GRID, CostCurve, calibrate
+from headstart.control.depth import DepthQuery, Load, Outcome, Proposal, RoundCost, path_probabilities
+from headstart.decode.draft import EMPTY, Draft
+from headstart.decode.params import SamplingParams
+from headstart.draft.ngram import NgramDrafter
+from headstart.draft.scripted import OracleDrafter, TreeOracleDrafter, WrongDrafter
+from headstart.engine.costs import cost_curve, measure_curve
+from headstart.engine.engine import Engine
+
+FREE = CostCurve([0.010] * len(GRID), 0.0)
+
+
+def linear(per_row: float, per_key: float = 0.0) -> CostCurve:
+    """10 ms for one row, ``per_row`` of that for each more."""
+    return CostCurve([0.010 * (1 + per_row * (rows - 1)) for rows in GRID], per_key)
+
+
+def query(sequence_id: int = 0, room: int = 100, context: int = 100, **more: object) -> DepthQuery:
+    return DepthQuery(sequence_id, "some", room, context, **more)  # type: ignore[arg-type]
+
+
+def load(sequences: int = 1, context: int = 100) -> Load:
+    return Load(sequences, sequences * context, sequences)
+
+
+def kept(controller: AdaptiveDepth, drafts: Sequence[Draft], context: int = 100) -> list[int]:
+    proposals = [Proposal(query(i, context=context), d, True, True) for i, d in enumerate(drafts)]
+    return [len(d) for d in controller.trim(proposals, load(len(drafts), context))]
+
+
+def chain(*confidence: float) -> Draft:
+    return Draft(tuple(range(len(confidence))), confidence=confidence)
+
+
+def test_rows_are_taken_while_they_pay() -> None:
+    draft = chain(0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9)
+    assert kept(AdaptiveDepth(FREE), [draft]) == [8]
+    assert kept(AdaptiveDepth(linear(10.0)), [draft]) == [0]
+    some = kept(AdaptiveDepth(linear(0.2)), [draft])[0]
+    fewer = kept(AdaptiveDepth(linear(0.4)), [draft])[0]
+    assert 0 < fewer < some < 8
+
+
+def test_it_is_the_best_of_all_prefixes() -> None:
+    generator = random.Random(1)
+    for _ in range(200):
+        drafts = [chain(*(generator.random() for _ in range(generator.randint(0, 6)))) for _ in range(3)]
+        curve = CostCurve(sorted(generator.uniform(0.005, 0.03) for _ in GRID), 1e-7)
+        probabilities = sorted((p for d in drafts for p in path_probabilities(d, d.confidence or ())), reverse=True)
+        rates = [
+            (3 + sum(probabilities[:n])) / curve.predict(3 + n, 300 + 100 * n) for n in range(len(probabilities) + 1)
+        ]
+        chosen = sum(kept(AdaptiveDepth(curve), drafts))
+        assert rates[chosen] == pytest.approx(max(rates))
+
+
+def test_the_likeliest_rows_of_the_batch_come_first() -> None:
+    sure, unsure = chain(0.95, 0.95, 0.95), chain(0.3, 0.3, 0.3)
+    a, b = kept(AdaptiveDepth(linear(0.25)), [sure, unsure])
+    assert (a, b) == (3, 0)
+
+
+def test_what_is_kept_of_a_tree_is_closed_under_parents() -> None:
+    tree = Draft((1, 2, 3, 4, 5, 6), (-1, 0, -1, 2, 1, 3), (0.6, 0.9, 0.3, 0.9, 0.8, 0.1))
+    for price in (0.01, 0.05, 0.1, 0.2, 0.4):
+        controller = AdaptiveDepth(linear(price))
+        out = controller.trim([Proposal(query(), tree, True, True)], load())[0]
+        assert out.problem(10) is None
+
+
+def test_reasons_can_be_read() -> None:
+    controller = AdaptiveDepth(linear(0.5))
+    kept(controller, [chain(0.1)])
+    assert controller.skips["acceptance too low"] == 1
+    controller = AdaptiveDepth(linear(0.3))
+    kept(controller, [chain(0.6)] * 8)
+    assert controller.skips["busy batch"] > 0
+    controller = AdaptiveDepth(linear(0.05, per_key=1e-6))
+    assert kept(controller, [chain(0.6)], context=20_000) == [0]
+    assert controller.skips["context too long"] == 1
+    controller.allow([query(room=0)], load())
+    assert controller.skips["output nearly finished"] == 1
+    controller.trim([Proposal(query(), EMPTY, True, True)], load())
+    assert controller.skips["nothing to say"] == 1
+
+
+def test_a_depth_fixed_by_the_request_is_left_alone() -> None:
+    controller = AdaptiveDepth(linear(10.0))
+    asked = query(asked=3)
+    assert controller.allow([asked], load())[0].depth == 3
+    draft = chain(0.1, 0.1, 0.1)
+    assert controller.trim([Proposal(asked, draft, False, True)], load()) == [draft]
+
+
+def test_a_dear_drafter_is_asked_for_what_pays() -> None:
+    controller = AdaptiveDepth(linear(0.05))
+    first = controller.allow([query(dear=True)], load())[0].depth
+    assert first == 4
+    for hit_rate, expected in ((0.9, range(3, 17)), (0.05, range(1))):
+        controller = AdaptiveDepth(linear(0.05))
+        generator = random.Random(2)
+        for _ in range(300):
+            hits = 0
+            while hits < 4 and generator.random() < hit_rate:
+                hits += 1
+            outcome = Outcome(0, "some", Draft((1, 2, 3, 4)), tuple(range(hits)))
+            cost = RoundCost(5, 500, 0.012, 0.022, draft_seconds={"some": 0.008}, drafted={"some": 4})
+            controller.observe([outcome], cost)
+        assert controller.allow([query(dear=True)], load())[0].depth in expected
+
+
+def test_a_useless_drafter_rests_and_is_asked_again() -> None:
+    controller = AdaptiveDepth(linear(0.5))
+    asked = 0
+    for _ in range(1000):
+        depth = controller.allow([query()], load())[0].depth
+        asked += depth > 0
+        controller.trim([Proposal(query(), chain(0.01) if depth else EMPTY, True, depth > 0)], load())
+    assert 1000 / 40 < asked < 1000 / 15
+    assert controller.skips["resting"] == 1000 - asked
+
+
+def test_acceptance_learns_from_confidence_depth_and_sequence() -> None:
+    acceptance = Acceptance()
+    assert acceptance.conditional(0, "a", 1, 0.7) == pytest.approx(0.7)
+    for i in range(300):
+        acceptance.learn(i, "a", 1, 0.7, i % 10 < 2)
+        acceptance.learn(i, "a", 1, 0.2, i % 10 < 9)
+        acceptance.learn(i, "b", 2, None, i % 10 < 5)
+    assert acceptance.conditional(-1, "a", 3, 0.7) == pytest.approx(0.2, abs=0.06)
+    assert acceptance.conditional(-1, "a", 1, 0.2) == pytest.approx(0.9, abs=0.06)
+    assert acceptance.conditional(-1, "b", 2, None) == pytest.approx(0.5, abs=0.06)
+    for _ in range(50):
+        acceptance.learn(7, "b", 2, None, False)
+    assert acceptance.conditional(7, "b", 2, None) < 0.5 * acceptance.conditional(-1, "b", 2, None)
+    acceptance.forget(7)
+    assert acceptance.conditional(7, "b", 2, None) == acceptance.conditional(-1, "b", 2, None)
+
+
+def test_outcomes_teach_the_nodes_that_were_decided_and_no_others() -> None:
+    controller = AdaptiveDepth(FREE)
+    tree = Draft((1, 2, 3, 4), (-1, -1, 1, 2), (0.25, 0.5, 0.75, 0.95))
+    controller.observe([Outcome(0, "some", tree, (1,))], RoundCost(5, 500, 0.01, 0.011))
+    rate = controller.acceptance.conditional
+    assert rate(-1, "some", 1, 0.25) < 0.25  # a sibling of the accepted one
+    assert rate(-1, "some", 1, 0.5) > 0.5
+    assert rate(-1, "some", 1, 0.75) < 0.75  # its child was rejected
+    assert rate(-1, "some", 1, 0.95) == pytest.approx(0.95)  # never decided
+
+
+def test_the_curve_is_monotone_and_follows_the_machine() -> None:
+    noisy = CostCurve([0.010, 0.009, 0.012, 0.011, 0.02, 0.02, 0.03, 0.03, 0.05, 0.06, 0.1], 1e-8)
+    times = [noisy.predict(rows, 0) for rows in range(1, 200)]
+    assert times == sorted(times)
+    assert noisy.predict(4, 1000) > noisy.predict(4, 0)
+    for _ in range(200):
+        noisy.observe(1, 100, 0.02)
+    assert noisy.predict(1, 100) == pytest.approx(0.02, rel=0.02)
+    assert CostCurve.from_dict(noisy.as_dict()).seconds == noisy.seconds
+    with pytest.raises(ValueError, match="another grid"):
+        CostCurve.from_dict({"grid": [1], "seconds": [1], "per_key": 0})
+
+
+def test_calibration_reads_a_made_up_machine() -> None:
+    true = linear(0.07, 3e-8)
+    curve = calibrate(lambda rows, context: true.predict(rows, rows * context), 4096)
+    for rows, context in ((1, 64), (5, 64), (16, 500), (40, 64)):
+        assert curve.predict(rows, rows * context) == pytest.approx(true.predict(rows, rows * context), rel=0.1)
+    short = calibrate(lambda rows, _: 0.01 * rows, 70)
+    assert short.per_key == 0.0
+    assert short.predict(64, 0) > short.predict(4, 0)
+
+
+def test_the_real_curve_is_measured_once(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    target = tiny.target()
+    first, second = cost_curve(target), cost_curve(target)
+    assert first.seconds == second.seconds
+    assert all(s > 0 for s in first.seconds)
+    assert target.pool.used == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_text_does_not_depend_on_depth_decisions(dtype: str, temperature: float) -> None:
+    import torch
+
+    on = tiny.target(dtype=getattr(torch, dtype))
+    prompts = [tiny.ids(5, 3) * 6, tiny.ids(9, 1), tiny.ids(30, 2)]
+    params = SamplingParams(max_tokens=60, temperature=temperature, seed=4)
+    truth = Engine(on).generate(prompts, params)
+    script = {tuple(o.prompt_token_ids): o.token_ids for o in truth}
+    drafters = (NgramDrafter(), OracleDrafter(script, 0.8), TreeOracleDrafter(script, 3, 0.9), WrongDrafter(script))
+    for drafter in drafters:
+        for curve in (FREE, linear(0.3), measure_curve(on)):
+            for tree in (False, True):
+                engine = Engine(on, [drafter], controller=AdaptiveDepth(curve, tree=tree))
+                got = engine.generate(prompts, params)
+                assert [o.token_ids for o in got] == [o.token_ids for o in truth]
+                if drafter.name == "oracle" and curve is FREE:
+                    assert (engine.record.mean_acceptance_length or 0) > 2
