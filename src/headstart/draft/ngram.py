@@ -31,16 +31,17 @@ MAX_TENANTS = 1024
 STORE_LEAD = 4
 """Tokens of the prompt's end stored in front of an output, so that an output's first tokens have a context."""
 
-MIN_PATH = 0.1
+MIN_PATH = 0.08
 """Default floor under a chain's path probability. On SmolLM2-135M's greedy outputs (benchmarks/ngram_replay.py, even
-ids) at depth 8, tokens per unit of cost, where a drafted row costs 0.02 / 0.1 / 0.3 of a plain step: no floor 1.56 /
-1.01 / 0.53; floor 0.05 1.67 / 1.33 / 0.89; 0.1 1.66 / 1.40 / 1.00; 0.2 1.60 / 1.43 / 1.12; no floor, but depth capped
-at 1 + length of the match 1.64 / 1.39 / 1.01. A floor does all that the cap does."""
+ids, with the target's top-k) at depth 8, tokens per unit of cost where a drafted row costs 0.01 / 0.03 / 0.06 of a
+plain step: no floor 1.77 / 1.54 / 1.29; floor 0.04 1.81 / 1.68 / 1.51; 0.08 1.79 / 1.69 / 1.56; 0.15 1.73 / 1.66 /
+1.57. A cap on depth by the length of the match (`match_cap`) does nothing that a floor does not."""
 
-TREE_MIN_PATH = 0.04
-"""Default floor under a node's path probability in a tree. Same measurement, up to 24 nodes at depth 8, a row at 0.02:
-no floor 2.22 tokens a round with 24 nodes, 1.50 per unit of cost; floor 0.02 2.11 with 14.6, 1.63; 0.04 1.96 with 7.3,
-1.71; 0.06 1.89 with 5.0, 1.72; 0.1 1.81 with 3.3, 1.70."""
+TREE_MIN_PATH = 0.08
+"""Default floor under a node's path probability in a tree. Same measurement, up to 16 nodes at depth 8: no floor 2.32
+tokens a round with 16 nodes, 2.00 / 1.57 / 1.18 per unit of cost; floor 0.02 2.27 with 13.9, 2.00 / 1.61 / 1.24; 0.04
+2.14 with 9.1, 1.96 / 1.68 / 1.39; 0.06 2.06 with 6.7, 1.93 / 1.72 / 1.47; 0.08 2.00 with 5.2, 1.90 / 1.73 / 1.52; 0.1
+1.96 with 4.3, 1.88 / 1.74 / 1.56. Whoever knows that rows are cheap asks for 0.02 or cuts a tree itself."""
 
 SUCCESSORS = 8
 """Default number of best tokens taken per row. 4 cost 1 % of tokens per round in trees; 16 gain nothing."""
