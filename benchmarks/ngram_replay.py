@@ -276,7 +276,7 @@ def line(name: str, result: Result, peer: Result | None, timed: bool = True) -> 
     micro = f"{result.seconds / total.rounds * 1e6:6.0f}" if timed else "     -"
     ratio = "" if peer is None else f" {result.mean / peer.mean:6.2f}x{result.overall / peer.overall:6.2f}x"
     rate = total.accepted / max(1, total.drafted)
-    speed = "".join(f"{result.speed(cost):6.2f}" for cost in (0.02, 0.1))
+    speed = "".join(f"{result.speed(cost):6.2f}" for cost in (0.01, 0.03, 0.06))
     return f"{name:45}{cells}{result.mean:8.3f}{result.overall:7.3f}{rate:6.2f}{speed} {micro}{ratio}"
 
 
@@ -284,7 +284,8 @@ def report(prompts: Sequence[Prompt], depths: Sequence[int], topk: TopK | None) 
     for depth in depths:
         print(f"\nDepth limit {depth}: tokens per round")
         heads = "".join(f"{g[:6]:>7}" for g in GROUPS)
-        print(f"{'':45}{heads}{'mean':>8}{'total':>7}{'acc':>6}{'c.02':>6}{'c.1':>6} us/rnd  x peer: mean, total")
+        costs = "".join(f"{name:>6}" for name in ("acc", "c.01", "c.03", "c.06"))
+        print(f"{'':45}{heads}{'mean':>8}{'total':>7}{costs} us/rnd  x peer: mean, total")
         print(line("transformers PLD, default (2)", replay(PromptLookup(depth, 2), prompts), None))
         size, lookup = best({str(n): partial(PromptLookup, depth, n) for n in PLD_SIZES}, prompts)
         print(line(f"transformers PLD, best ({size})", lookup, None))
@@ -305,8 +306,8 @@ def report(prompts: Sequence[Prompt], depths: Sequence[int], topk: TopK | None) 
                 for name, player in players:
                     print(line(f"headstart {name}", replay(player, prompts, told), peer), flush=True)
     print(
-        "\nmean: over task groups. total: all tokens / all rounds. acc: accepted / drafted tokens. c.02, c.1: tokens"
-        "\nper plain step's time if a drafted row costs 2 % or 10 % of one. STORE: outputs of earlier prompts of this"
+        "\nmean: over task groups. total: all tokens / all rounds. acc: accepted / drafted tokens. c.01 ...: tokens"
+        "\nper plain step's time if a drafted row costs 1, 3 or 6 % of one. STORE: outputs of earlier prompts of this"
         "\nrun are remembered; the peers have no such memory. TOPK: with the target's top-k, on the accepted path only"
         "\n(rejected rows are unknown offline), remembered too; the peers have no such source. A TREE verifies more"
         "\nrows than the peers' chains do."
