@@ -1,14 +1,18 @@
-"""Shared set-up: one thread, quiet libraries, and the places of optional data."""
+"""Shared set-up: one thread, gentle waiting, quiet libraries, and the places of optional data."""
 
+# ruff: noqa: E402 - two settings must come before torch is imported
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
-# tiny tensors on several threads are slower, and a busy machine makes it much worse
+from headstart.threads import wait_gently
+
+wait_gently()
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch

@@ -26,6 +26,7 @@ ENGINE = PARTS | {"engine"}
 COMMANDS = {"serve", "bench", "plan", "train", "deploy"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "threads": set(),
     "decode": set(),
     "control": LOWER,
     "draft": LOWER,
@@ -40,7 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "cli": ENGINE | COMMANDS | {"observe"},
     ROOT: ENGINE,  # headstart/__init__.py: the public names
 }
-EVERYWHERE = {"errors"}
+EVERYWHERE = {"errors", "threads"}
 
 # module: what it may import beyond its package, and why.
 EXCEPTIONS: dict[str, set[str]] = {
@@ -50,13 +51,14 @@ EXCEPTIONS: dict[str, set[str]] = {
 # package: the only packages outside the standard library that it may import.
 ONLY_THIRD_PARTY: dict[str, set[str]] = {
     "errors": set(),
+    "threads": set(),
     "decode": {"torch", "numpy"},
     "plan": set(),
 }
 
 # These must work, or at least answer --help, where the engine extra is not installed: no import of it on loading.
 HEAVY = {"accelerate", "gguf", "numpy", "safetensors", "tokenizers", "torch", "transformers"}
-LIGHT = {ROOT, "errors", "cli", "bench", "plan", "deploy", "observe"}
+LIGHT = {ROOT, "errors", "threads", "cli", "bench", "plan", "deploy", "observe"}
 
 
 @dataclass(frozen=True)

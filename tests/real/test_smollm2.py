@@ -8,6 +8,7 @@ from functools import cache
 
 import pytest
 import torch
+from tests import tiny
 
 from headstart.control.depth import FixedDepth
 from headstart.decode.params import SamplingParams
@@ -20,7 +21,6 @@ from headstart.engine.request import Output, Speculation
 from headstart.errors import VocabularyMismatch
 from headstart.target.load import load_target, resolve
 from headstart.target.model import Target
-from tests import tiny
 
 pytestmark = [pytest.mark.usefixtures("smollm2_installed"), pytest.mark.real_threads]
 
@@ -104,7 +104,7 @@ def test_a_model_of_another_tokenizer_is_refused() -> None:
     from tests.draft.test_model import sized
 
     words = [f"w{i}" for i in range(60)]
-    with pytest.raises(VocabularyMismatch, match="id 0 is '<|endoftext|>' in one and 'w0' in the other"):
+    with pytest.raises(VocabularyMismatch, match=r"id 0 is '<\|endoftext\|>' in one and 'w0' in the other"):
         ModelDrafter(sized(64, words, exact=False), target("bfloat16"))
     with pytest.raises(VocabularyMismatch, match="no tokenizer"):
         ModelDrafter(tiny.target(exact=False), target("bfloat16"))

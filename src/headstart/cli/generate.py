@@ -17,7 +17,7 @@ from headstart.cli import options
 from headstart.cli.answer import as_json, legend, stats
 from headstart.cli.files import check_writable, write_json
 from headstart.cli.guard import guarded, interrupted, our_warnings, quiet_libraries, stages, stderr
-from headstart.control.depth import check_depth
+from headstart.control.limits import check_depth
 from headstart.errors import InvalidParameter
 
 if TYPE_CHECKING:

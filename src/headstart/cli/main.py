@@ -13,6 +13,7 @@ from headstart.cli.generate import generate
 from headstart.cli.guard import EXIT_INTERRUPTED
 from headstart.cli.try_ import try_
 from headstart.cli.versions import own_version
+from headstart.threads import wait_gently
 
 app = typer.Typer(
     name="headstart",
@@ -42,6 +43,7 @@ def _root(
 
 def main() -> None:
     """The console script."""
+    wait_gently()
     try:
         app()
     except KeyboardInterrupt:

@@ -24,7 +24,7 @@ from headstart.cli.guard import EXIT_BROKEN_PROMISE, guarded, interrupted, our_w
 from headstart.cli.prompts import BUILT_IN, TryPrompt, read_prompts
 from headstart.cli.report import PLAIN, Conditions, Row, as_json, broken
 from headstart.cli.versions import versions
-from headstart.control.depth import check_depth
+from headstart.control.limits import check_depth
 from headstart.errors import InvalidParameter
 
 if TYPE_CHECKING:

@@ -15,9 +15,6 @@ from collections.abc import Sequence
 from headstart.control.acceptance import Acceptance
 from headstart.control.cost import CostCurve
 from headstart.control.depth import (
-    DEFAULT_DEPTH,
-    MAX_DEPTH,
-    MAX_NODES,
     Allowance,
     DepthQuery,
     Load,
@@ -26,6 +23,7 @@ from headstart.control.depth import (
     RoundCost,
     path_probabilities,
 )
+from headstart.control.limits import DEFAULT_DEPTH, MAX_DEPTH, MAX_NODES
 from headstart.decode.draft import EMPTY, ROOT, Draft
 from headstart.errors import InvalidParameter
 

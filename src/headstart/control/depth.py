@@ -9,12 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from headstart.control.limits import DEFAULT_DEPTH, MAX_NODES, check_depth
 from headstart.decode.draft import ROOT, Draft
 from headstart.errors import InvalidParameter
-
-DEFAULT_DEPTH = 4
-MAX_DEPTH = 32
-MAX_NODES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +130,3 @@ def path_probabilities(draft: Draft, conditional: Sequence[float]) -> list[float
         parent = draft.parent(node)
         out.append(probability if parent == ROOT else probability * out[parent])
     return out
-
-
-def check_depth(param: str, depth: int) -> None:
-    """Raise ``InvalidParameter`` unless ``0 <= depth <= MAX_DEPTH``."""
-    if not isinstance(depth, int) or isinstance(depth, bool) or not 0 <= depth <= MAX_DEPTH:
-        raise InvalidParameter(param, f"must be an integer from 0 (plain) to {MAX_DEPTH}, got {depth!r}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from headstart.control.depth import check_depth
+from headstart.control.limits import check_depth
 from headstart.decode.params import SamplingParams
 from headstart.decode.record import SpecRecord
 from headstart.decode.sampling import TokenLogprob
