@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-SPINS = "1000"
+SPINS = "4000"
 
 
 def wait_gently() -> None:

@@ -84,8 +84,11 @@ class AdaptiveDepth:
                 depth = 0
             else:
                 depth = self._affordable(query, depth, load)
-            nodes = max(depth, self.most_nodes) if self.tree and depth else min(depth, self.most_nodes)
-            out.append(Allowance(depth, nodes))
+            if self.tree:  # a tree as deep as it has nodes would be a chain
+                depth = min(depth, max(1, self.most_nodes // 2))
+                out.append(Allowance(depth, self.most_nodes if depth else 0))
+            else:
+                out.append(Allowance(depth, min(depth, self.most_nodes)))
         return out
 
     def trim(self, proposals: Sequence[Proposal], load: Load) -> list[Draft]:

@@ -12,6 +12,9 @@ from headstart.engine.engine import Engine
 from headstart.errors import InvalidParameter
 from headstart.target.load import load_target
 
+TREE_FLOOR = 0.03
+"""Least path probability of a node the n-gram drafter still grows when depth is adaptive."""
+
 ROUTES = ("ngram", "model")
 """Drafters that can be made by name, in order of deployment cost."""
 
@@ -44,7 +47,7 @@ def load_engine(
         drafters: routes to make ready, of ``ngram`` and ``model``; the first is the default. ``model`` needs
             ``draft_model``, and ``draft_model`` adds it.
         depth, nodes: a fixed depth. ``None`` lets measured costs and acceptance decide each round, up to no draft at
-            all; ``nodes`` then bounds a tree instead of a chain.
+            all, as trees of at most ``nodes`` tokens (16 if left out).
         controller: decides depth instead.
 
     Raises:
@@ -79,7 +82,8 @@ def load_engine(
         if name == "ngram":
             from headstart.draft.ngram import NgramDrafter
 
-            made.append(NgramDrafter())
+            # the controller knows what a row costs and cuts; the drafter need only not be absurd
+            made.append(NgramDrafter(tree_min_path=TREE_FLOOR) if depth is None else NgramDrafter())
         else:
             from headstart.draft.model import ModelDrafter
 
@@ -97,7 +101,5 @@ def load_engine(
     if chosen is None:
         if progress is not None:
             progress("measuring what rows cost")
-        chosen = AdaptiveDepth(
-            cost_curve(target), tree=nodes is not None, most_nodes=MOST_NODES if nodes is None else nodes
-        )
+        chosen = AdaptiveDepth(cost_curve(target), tree=True, most_nodes=MOST_NODES if nodes is None else nodes)
     return Engine(target, made, controller=chosen, max_sequences=max_sequences, prefill_chunk=prefill_chunk)
