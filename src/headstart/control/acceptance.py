@@ -18,7 +18,8 @@ PRIOR = 6.0
 UNKNOWN = 0.6
 """Assumed acceptance of a drafter that states no confidence and has not been seen."""
 
-SEQUENCE_PRIOR = 8.0
+SEQUENCE_PRIOR = 3.0
+"""Expected acceptances before a sequence's own luck counts as much as everyone's."""
 
 
 @dataclass(slots=True)

@@ -32,7 +32,8 @@ SMOOTHING = 0.05
 DEAR = 0.05
 """A drafter that takes this share of a plain step per token is asked for no more than is expected to pay."""
 
-PATIENCE = 16
+WORTH_SMOOTHING = 0.1
+PATIENCE = 8
 LONGEST_NAP = 32
 """Rounds a sequence's drafter may go unasked at most: probing is bounded, and so is not probing."""
 
@@ -64,8 +65,12 @@ class AdaptiveDepth:
         """Running mean of a round's seconds outside drafting and the forward call."""
         self._draft_seconds: dict[str, float] = {}
         """Running mean of seconds per token drafted, by drafter."""
+        self._ask_seconds: dict[str, float] = {}
+        """Running mean of seconds per sequence a drafter is asked for."""
         self._barren: dict[int, int] = {}
-        """Rounds in a row in which a sequence's draft was not worth a row."""
+        """Rounds in a row in which asking for a sequence was not worth it."""
+        self._worth: dict[int, float] = {}
+        """Running mean of what asking brought a sequence, in tokens: expected acceptances less time spent."""
         self._naps: dict[int, int] = {}
 
     def allow(self, queries: Sequence[DepthQuery], load: Load) -> list[Allowance]:
@@ -110,7 +115,7 @@ class AdaptiveDepth:
         out = []
         for i, proposal in enumerate(proposals):
             if proposal.free:
-                self._note(proposal, kept=len(keep[i]), alone=len(proposals) == 1, load=load)
+                self._note(proposal, keep[i], alone=len(proposals) == 1, load=load)
                 out.append(proposal.draft.subset(sorted(keep[i])) if keep[i] else EMPTY)
             else:
                 out.append(proposal.draft)
@@ -125,19 +130,23 @@ class AdaptiveDepth:
                 step = outcome.path[depth - 1] if depth <= len(outcome.path) else None
                 for child in children:
                     confidence = None if draft.confidence is None else draft.confidence[child]
-                    self.acceptance.learn(outcome.sequence_id, outcome.drafter, depth, confidence, child == step)
+                    self.acceptance.learn(outcome.sequence_id, _kind(outcome), depth, confidence, child == step)
                 if step is None:
                     break
                 node = step
             if outcome.ended:
                 self.acceptance.forget(outcome.sequence_id)
-                self._barren.pop(outcome.sequence_id, None)
-                self._naps.pop(outcome.sequence_id, None)
+                for memory in (self._barren, self._naps, self._worth):
+                    memory.pop(outcome.sequence_id, None)
         if not cost.prefill:
             self.curve.observe(cost.rows, cost.keys, cost.forward_seconds)
             rest = cost.total_seconds - cost.forward_seconds - sum(cost.draft_seconds.values())
             self._rest += SMOOTHING * (rest - self._rest)
         for name, seconds in cost.draft_seconds.items():
+            asks = cost.asks.get(name, 0)
+            if asks:
+                mean = self._ask_seconds.setdefault(name, seconds / asks)
+                self._ask_seconds[name] = mean + SMOOTHING * (seconds / asks - mean)
             drafted = cost.drafted.get(name, 0)
             if drafted:
                 mean = self._draft_seconds.setdefault(name, seconds / drafted)
@@ -155,7 +164,7 @@ class AdaptiveDepth:
             return depth
         best, best_rate, tokens, reach = 0, load.sequences / plain, float(load.sequences), 1.0
         for k in range(1, depth + 1):
-            reach *= self.acceptance.conditional(query.sequence_id, query.drafter, k, None)
+            reach *= self.acceptance.conditional(query.sequence_id, _kind(query), k, None)
             tokens += reach
             seconds = self.curve.predict(load.rows + k, load.keys + k * query.context) + self._rest + k * price
             if tokens / seconds > best_rate:
@@ -170,7 +179,7 @@ class AdaptiveDepth:
         query, draft = proposal.query, proposal.draft
         conditional = [
             self.acceptance.conditional(
-                query.sequence_id, query.drafter, depth, None if draft.confidence is None else draft.confidence[i]
+                query.sequence_id, _kind(query), depth, None if draft.confidence is None else draft.confidence[i]
             )
             for i, depth in enumerate(draft.depths())
         ]
@@ -197,17 +206,29 @@ class AdaptiveDepth:
                 best, best_rate = count, rate
         return best
 
-    def _note(self, proposal: Proposal, *, kept: int, alone: bool, load: Load) -> None:
-        """Count why a sequence goes without a draft, and let a drafter rest that keeps being of no use."""
-        sequence_id = proposal.query.sequence_id
-        if kept:
-            self._barren.pop(sequence_id, None)
+    def _note(self, proposal: Proposal, kept: Sequence[int], *, alone: bool, load: Load) -> None:
+        """Count why a sequence goes without a draft, and let a drafter rest that does not earn what asking it costs."""
+        query = proposal.query
+        if not proposal.asked:
             return
+        paths = self._paths(proposal)
+        plain = self.curve.predict(load.rows, load.keys) + self._rest
+        extra = self.curve.predict(load.rows + len(kept), load.keys + len(kept) * query.context) + self._rest - plain
+        spent = (self._ask_seconds.get(query.drafter, 0.0) + extra) / plain * max(1, load.sequences)
+        worth = self._worth.get(query.sequence_id, 0.0)
+        worth += WORTH_SMOOTHING * (sum(paths[i] for i in kept) - spent - worth)
+        self._worth[query.sequence_id] = worth
+        if worth > 0:
+            self._barren.pop(query.sequence_id, None)
+        else:
+            self._tire(query.sequence_id)
+        if not kept:
+            self.skips[self._reason(proposal, max(paths, default=0.0), alone=alone)] += 1
+
+    def _reason(self, proposal: Proposal, best: float, *, alone: bool) -> str:
+        """Why not even the likeliest node was worth a row."""
         if not len(proposal.draft):
-            if proposal.query.room and proposal.asked:
-                self.skips["nothing to say"] += 1
-            return
-        best = max(self._paths(proposal))
+            return "nothing to say"
 
         def pays(rows: int, keys: int, context: int) -> bool:
             before, after = self.curve.predict(rows, keys), self.curve.predict(rows + 1, keys + context)
@@ -215,14 +236,15 @@ class AdaptiveDepth:
 
         context = proposal.query.context
         if not alone and pays(1, context, context):
-            self.skips["busy batch"] += 1
-        elif pays(1, 0, 0):
-            self.skips["context too long"] += 1
-        else:
-            self.skips["acceptance too low"] += 1
-            self._tire(sequence_id)
+            return "busy batch"
+        return "context too long" if pays(1, 0, 0) else "acceptance too low"
 
     def _tire(self, sequence_id: int) -> None:
         barren = self._barren[sequence_id] = self._barren.get(sequence_id, 0) + 1
         if barren >= PATIENCE:
             self._naps[sequence_id] = min(LONGEST_NAP, 2 ** (barren - PATIENCE))
+
+
+def _kind(of: DepthQuery | Outcome) -> str:
+    """Whose acceptance it is: a drafter's under greedy decoding or under sampling, which differ much."""
+    return f"{of.drafter} sampled" if of.hot else of.drafter

@@ -18,7 +18,8 @@ from headstart.errors import InvalidParameter
 class DepthQuery:
     """One sequence that is decoding: ``room`` is the deepest draft that could still be useful, ``context`` the tokens
     so far, ``asked`` a depth fixed by the request, ``drafts`` whether it has a drafter at all, ``dear`` whether that
-    drafter computes for every token it drafts."""
+    drafter computes for every token it drafts, ``hot`` whether the request samples: drafts are accepted less often
+    then."""
 
     sequence_id: int
     drafter: str
@@ -27,6 +28,7 @@ class DepthQuery:
     asked: int | None = None
     drafts: bool = True
     dear: bool = False
+    hot: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +69,14 @@ class Outcome:
     draft: Draft
     path: tuple[int, ...]
     ended: bool = False
+    hot: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RoundCost:
     """Rows, keys and wall-clock seconds of one round; ``prefill`` says that chunks of prompts were in it.
-    ``draft_seconds`` and ``drafted`` (tokens proposed, before trimming) are by drafter."""
+    ``draft_seconds``, ``drafted`` (tokens proposed, before trimming) and ``asks`` (sequences asked for) are by
+    drafter."""
 
     rows: int
     keys: int
@@ -81,6 +85,7 @@ class RoundCost:
     prefill: bool = False
     draft_seconds: Mapping[str, float] = field(default_factory=dict)
     drafted: Mapping[str, int] = field(default_factory=dict)
+    asks: Mapping[str, int] = field(default_factory=dict)
 
 
 class DepthController(Protocol):

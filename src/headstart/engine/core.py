@@ -206,7 +206,7 @@ class EngineCore:
         times = play_round(self.target, turns, prefills, draft)
         self._drafting.observe(turns)
         outcomes = [
-            Outcome(q.sequence_id, q.drafter, t.draft, t.path, t.sequence.finish is not None)
+            Outcome(q.sequence_id, q.drafter, t.draft, t.path, t.sequence.finish is not None, q.hot)
             for q, t in zip(queries, turns, strict=True)
         ]
         cost = RoundCost(
@@ -217,6 +217,7 @@ class EngineCore:
             prefill=bool(prefills),
             draft_seconds=self._drafting.seconds if turns else {},
             drafted=self._drafting.drafted if turns else {},
+            asks=self._drafting.asks if turns else {},
         )
         self.controller.observe(outcomes, cost)
         return times
@@ -233,6 +234,7 @@ class EngineCore:
             asked=branch.depth,
             drafts=drafts,
             dear=bool(getattr(self._drafting.drafters.get(branch.drafter), "computes", False)),
+            hot=not sequence.params.greedy,
         )
 
     def _collect(self) -> None:

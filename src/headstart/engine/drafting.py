@@ -58,6 +58,8 @@ class Drafting:
         """What each drafter took in the last round."""
         self.drafted: dict[str, int] = {}
         """Tokens each drafter proposed in the last round."""
+        self.asks: dict[str, int] = {}
+        """Sequences each drafter was asked for in the last round."""
 
     def successors(self, branch: Branch) -> int:
         """How many of the target's best tokens per row the sequence's drafter wants to learn from."""
@@ -82,7 +84,7 @@ class Drafting:
     def propose(self, turns: Sequence[Turn]) -> list[Draft]:
         """One well-formed draft per turn, within its limits. Never raises."""
         drafts = [EMPTY] * len(turns)
-        self.seconds, self.drafted = {}, {}
+        self.seconds, self.drafted, self.asks = {}, {}, {}
         groups: dict[str, list[int]] = {}
         for i, turn in enumerate(turns):
             if turn.depth > 0:
@@ -100,6 +102,7 @@ class Drafting:
             for i, draft in zip(members, found, strict=True):
                 drafts[i] = self._checked(turns[i], name, draft)
             self.seconds[name] = perf_counter() - started
+            self.asks[name] = len(members)
             self.drafted[name] = sum(len(drafts[i]) for i in members)
         return drafts
 
