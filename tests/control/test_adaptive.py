@@ -104,7 +104,8 @@ def test_a_depth_fixed_by_the_request_is_left_alone() -> None:
     assert controller.trim([Proposal(asked, draft, False, True)], load()) == [draft]
 
 
-def test_a_dear_drafter_is_asked_for_what_pays() -> None:
+@pytest.mark.parametrize("confident", [True, False])
+def test_a_dear_drafter_is_asked_for_what_pays(confident: bool) -> None:
     controller = AdaptiveDepth(linear(0.05))
     first = controller.allow([query(dear=True)], load())[0].depth
     assert first == 4
@@ -115,7 +116,8 @@ def test_a_dear_drafter_is_asked_for_what_pays() -> None:
             hits = 0
             while hits < 4 and generator.random() < hit_rate:
                 hits += 1
-            outcome = Outcome(0, "some", Draft((1, 2, 3, 4)), tuple(range(hits)))
+            draft = Draft((1, 2, 3, 4), confidence=(0.5, 0.5, 0.5, 0.5) if confident else None)
+            outcome = Outcome(0, "some", draft, tuple(range(hits)))
             cost = RoundCost(5, 500, 0.012, 0.022, draft_seconds={"some": 0.008}, drafted={"some": 4})
             controller.observe([outcome], cost)
         assert controller.allow([query(dear=True)], load())[0].depth in expected

@@ -57,10 +57,13 @@ class Acceptance:
         return min(max(rate * factor, 0.0), 0.999)
 
     def learn(self, sequence_id: int, drafter: str, depth: int, confidence: float | None, hit: bool) -> None:
-        """One node whose parent was accepted, and whether it was."""
+        """One node whose parent was accepted, and whether it was. Its depth learns too where confidence decides: a
+        drafter whose tokens are dear is judged before it states any."""
         cell = self._cells.setdefault(_key(drafter, depth, confidence), _Cell())
         expected = cell.rate(UNKNOWN if confidence is None else confidence, PRIOR)
         cell.add(float(hit))
+        if confidence is not None:
+            self._cells.setdefault(_key(drafter, depth, None), _Cell()).add(float(hit))
         counts = self._sequences.setdefault(sequence_id, [0.0, 0.0])
         for i, value in enumerate((float(hit), expected)):
             counts[i] = counts[i] * (1.0 - 1.0 / MEMORY) + value

@@ -201,7 +201,11 @@ class EngineCore:
                 # nodes chosen by confidence would bias what is sampled from q
                 free = query.asked is None and (proposal.q is None or not samples(turn))
                 proposals.append(Proposal(query, proposal, free, asked=turn.depth > 0))
-            return self.controller.trim(proposals, load)
+            trimmed = self.controller.trim(proposals, load)
+            for turn, before, after in zip(turns, drafts, trimmed, strict=True):
+                if after is not before:
+                    turn.depth = max(after.depths(), default=0)
+            return trimmed
 
         times = play_round(self.target, turns, prefills, draft)
         self._drafting.observe(turns)

@@ -1,0 +1,114 @@
+"""The native kernels: layouts, the best tokens of a row, int8, and machines that cannot build them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests import tiny
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from headstart.decode.params import SamplingParams
+from headstart.draft.ngram import NgramDrafter
+from headstart.engine.engine import Engine
+from headstart.errors import InvalidParameter
+from headstart.target import model as model_module
+from headstart.target.model import Target
+from headstart.target.native import build
+from headstart.target.native.build import BuildFailed
+from headstart.target.native.forward import Unsuitable, refuse_unsuitable
+from headstart.target.native.layout import interleave, pack, quantise
+
+
+def test_panels_hold_every_weight_once() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.int8):
+        weight = torch.arange(50 * 6).view(50, 6).remainder(101).to(dtype)
+        panels = pack(weight)
+        assert panels.shape == (2, 6, 32)
+        order = [16 * (j % 2) + j // 2 for j in range(32)] if dtype == torch.bfloat16 else list(range(32))
+        for row in (0, 1, 15, 16, 31, 32, 49):
+            at = order.index(row % 32)
+            assert torch.equal(panels[row // 32, :, at], weight[row])
+        assert not panels[1, :, [order.index(r) for r in range(18, 32)]].any()
+
+
+def test_gates_and_ups_take_turns() -> None:
+    gate, up = torch.arange(32.0).view(32, 1), -torch.arange(32.0).view(32, 1)
+    both = interleave(gate, up).flatten().tolist()
+    assert both[:16] == list(range(16))
+    assert both[16:32] == [-x for x in range(16)]
+    assert both[32:48] == list(range(16, 32))
+
+
+def test_quantised_weights_are_near() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(40, 64)
+    eighth, scale = quantise(weight)
+    assert (eighth.float() * scale[:, None] - weight).abs().max() <= scale.max() / 2 + 1e-6
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 40])
+def test_top_is_a_stable_sort(count: int) -> None:
+    target = tiny.target()
+    torch.manual_seed(count)
+    for logits in (torch.randn(5, 64), torch.randn(5, 64).round(), torch.zeros(2, 64)):
+        wanted = logits.sort(dim=-1, descending=True, stable=True).indices[:, :count].tolist()
+        assert target.top(logits, count) == wanted
+        assert tiny.target("llama/torch").top(logits, count) == wanted
+    assert target.top(torch.randn(0, 64), count) == []
+
+
+def test_int8_is_another_model_and_lossless_against_itself() -> None:
+    whole = tiny.target()
+    target = Target(tiny.model(), None, name="tiny", kv_tokens=1024, weights="int8")
+    assert target.name == "tiny (int8)"
+    assert target.numerics.exact_rows
+    prompts = [tiny.ids(5, 3) * 6, tiny.ids(9, 1)]
+    params = SamplingParams(max_tokens=40, temperature=0.7, seed=1)
+    plain = Engine(target).generate(prompts, params)
+    assert [o.token_ids for o in Engine(target, [NgramDrafter()]).generate(prompts, params)] == [
+        o.token_ids for o in plain
+    ]
+    assert [o.token_ids for o in Engine(whole).generate(prompts, params)] != [o.token_ids for o in plain]
+
+
+def test_without_a_compiler_torch_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object, **__: object) -> None:
+        raise BuildFailed("no C compiler found")
+
+    monkeypatch.setattr(model_module, "NativeForward", none)
+    target = Target(tiny.model(), None, name="tiny", kv_tokens=1024)
+    assert target.numerics.kernels == "torch"
+    assert target.numerics.exact_rows
+    for setting in ({"kernels": "native"}, {"weights": "int8"}):
+        with pytest.raises(InvalidParameter, match="no C compiler found"):
+            Target(tiny.model(), None, name="tiny", kv_tokens=1024, **setting)
+
+
+def test_a_compiler_that_fails_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    build.library.cache_clear()
+    monkeypatch.setattr(build, "FLAGS", ("--no-such-flag",))
+    with pytest.raises(BuildFailed, match="failed"):
+        build.library()
+    monkeypatch.setattr(build.shutil, "which", lambda _: None)
+    build.library.cache_clear()
+    with pytest.raises(BuildFailed, match="no C compiler"):
+        build.library()
+    build.library.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"mlp_bias": True}, "bias"),
+        ({"head_dim": 16}, "head dimension 16"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "dynamic"),
+    ],
+)
+def test_other_shapes_are_left_to_torch(change: dict[str, object], reason: str) -> None:
+    config = LlamaConfig(**{**tiny.SIZES, "head_dim": 32, **change})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with pytest.raises(Unsuitable, match=reason):
+        refuse_unsuitable(model)
+    assert Target(model, None, kv_tokens=1024).numerics.kernels == "torch"
