@@ -100,7 +100,7 @@ def advise(rows: Sequence[Row], conditions: Conditions) -> list[str]:
     drafted = [total for total in own if total.baseline is not None]
     out = _broken_promises(rows, conditions)
     if drafted:
-        out += [_choice(rows, drafted), *(line for t in drafted for line in _doubts(t))]
+        out += [_choice(rows, drafted), *(line for t in drafted for line in _doubts(t, conditions.depth == "auto"))]
     out += _exactness(rows, conditions)
     out += _peer(rows, own, [total for total in found if total.route.startswith(PEER)])
     return out
@@ -148,14 +148,18 @@ def _choice(rows: Sequence[Row], drafted: Sequence[Total]) -> str:
     return f"{text} Measured one request at a time{load}."
 
 
-def _doubts(total: Total) -> list[str]:
+def _doubts(total: Total, adaptive: bool) -> list[str]:
     out = []
     if total.drafted == 0:
         out.append(f"{total.route} proposed nothing on these prompts.")
     elif total.acceptance_rate is not None and total.acceptance_rate < LOW_ACCEPTANCE:
         out.append(
-            f"{total.route} is accepted only {total.acceptance_rate:.0%} of the time overall, so most of its drafts "
-            "are work thrown away; a smaller --depth or another drafter may do better."
+            f"{total.route} is accepted only {total.acceptance_rate:.0%} of the time overall, so most drafts are "
+            + (
+                "thrown away; depth was chosen so that they cost little here, and another drafter may do better."
+                if adaptive
+                else "work thrown away; a smaller --depth, adaptive depth or another drafter may do better."
+            )
         )
     if total.fallbacks:
         reasons = ", ".join(f"{reason} {count}×" for reason, count in sorted(total.fallbacks.items()))
