@@ -92,8 +92,7 @@ def load_engine(
                 dtype=dtype,
                 device=device,
                 max_sequences=max_sequences,
-                max_model_len=max_model_len,
-                exact=False,
+                exact=False,  # its own context limit may be shorter than the target's
                 kernels=kernels,
                 progress=progress,
             )

@@ -1,0 +1,63 @@
+"""From names to an engine: routes, depth, and draft models of another context length."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests import tiny
+from tokenizers import Tokenizer, models
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+
+from headstart.control.adaptive import AdaptiveDepth
+from headstart.control.depth import FixedDepth
+from headstart.decode.params import SamplingParams
+from headstart.engine.load import load_engine
+from headstart.engine.request import Speculation
+from headstart.errors import InvalidParameter, ModelNotFound
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """A target of 768 positions and a draft model of 96, with one tokenizer."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    raw = Tokenizer(models.WordLevel({f"w{i}": i for i in range(tiny.VOCAB)}, unk_token="w0"))
+    for name, positions in (("target", 768), ("draft", 96)):
+        config = LlamaConfig(**{**tiny.SIZES, "head_dim": 32, "max_position_embeddings": positions})
+        AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / name)
+        PreTrainedTokenizerFast(tokenizer_object=raw).save_pretrained(tmp_path / name)
+    return str(tmp_path / "target"), str(tmp_path / "draft")
+
+
+def test_all_routes_of_one_engine_say_the_same(folders: tuple[str, str]) -> None:
+    target, draft = folders
+    stages: list[str] = []
+    with load_engine(target, draft_model=draft, dtype="float32", max_model_len=300, progress=stages.append) as engine:
+        assert engine.info["drafters"] == ["ngram", "model"]
+        assert isinstance(engine.controller, AdaptiveDepth)
+        params = SamplingParams(max_tokens=120, temperature=0.6, seed=1)
+        prompt = tiny.ids(6, 3) * 4
+        texts = [
+            engine.generate([prompt], params, Speculation(drafter=d))[0].token_ids for d in ("none", "ngram", "model")
+        ]
+        assert texts[0] == texts[1] == texts[2]
+    assert "measuring what rows cost" in stages
+
+
+def test_a_depth_is_kept_and_mistakes_are_named(folders: tuple[str, str]) -> None:
+    target, draft = folders
+    with load_engine(target, draft_model="self", drafters=["model"], depth=3, dtype="float32") as engine:
+        assert isinstance(engine.controller, FixedDepth)
+        assert engine.controller.depth == 3
+        engine.generate([tiny.ids(9)], SamplingParams(max_tokens=20))
+        assert engine.record.acceptance_rate == 1.0
+    for mistake, error, name in (
+        ({"drafters": ["psychic"]}, InvalidParameter, "drafter"),
+        ({"drafters": ["model"]}, InvalidParameter, "draft_model"),
+        ({"draft_model": draft + "-nowhere"}, ModelNotFound, "nowhere"),
+        ({"max_model_len": 10_000}, InvalidParameter, "max_model_len"),
+        ({"depth": 77}, InvalidParameter, "depth"),
+        ({"nodes": 0}, InvalidParameter, "nodes"),
+    ):
+        with pytest.raises(error, match=name):
+            load_engine(target, **mistake)  # type: ignore[arg-type]
