@@ -1,0 +1,1 @@
+"""One round and its mathematics: sampling, noise, acceptance rules, records. Knows tensors and nothing else."""

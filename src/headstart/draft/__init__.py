@@ -1,0 +1,1 @@
+"""Where guesses come from: drafters, all behind one protocol."""

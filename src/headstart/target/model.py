@@ -6,7 +6,7 @@ Knows token ids, positions and KV extents. Does not know requests, drafts, sampl
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from headstart.decode.segment import Segment
 from headstart.errors import HeadstartError, InvalidParameter, RequestTooLarge, UnsupportedModel
 from headstart.target import attention
 from headstart.target.batch import FlatBatch
+from headstart.target.checks import own_logits, relative_difference, rows_differ
 from headstart.target.kv import Extent, KVPool, LayerShape, PoolCache, ShapeProbe
 from headstart.target.native.build import BuildFailed
 from headstart.target.native.forward import NativeForward, Unsuitable, refuse_unsuitable
@@ -117,20 +118,20 @@ class Target:
         self._native: NativeForward | None = None
         self._windows_seen: set[int | None] = set()
         try:
-            sample, own = self._own_logits()
+            sample, own = own_logits(model, self.vocab_size, self.max_model_len)
             attention.register()
             model.set_attn_implementation(attention.NAME)
             shapes = self._layer_shapes()
             self._native = self._make_native(shapes, kernels, weights, sample, own)
             if self._native is not None:
-                failure = self._check_rows() if exact else "not asked for"
+                failure = self._rows_differ() if exact else "not asked for"
                 self.numerics = Numerics(failure is None, "native", reason=failure)
                 return
             kinds = sorted({(s.kv_heads, s.key_dim, s.value_dim) for s in shapes})
             found = [probe_attention(*kind, self.dtype, self.device) for kind in kinds] if exact else []
             block = max((c.keys for c in found), default=KEY_MULTIPLES[0])
             self.pool = self._make_pool(shapes, block)
-            difference = self._difference(self.forward, sample, own)
+            difference = relative_difference(self.forward, self.pool, sample, own)
             if difference > TOLERANCE[self.dtype]:
                 raise UnsupportedModel(
                     f"{name} ({type(model).__name__}): computed row by row its logits differ from its own forward by "
@@ -244,30 +245,6 @@ class Target:
         self.max_model_len = min(self.max_model_len, tokens)
         return KVPool(shapes, tokens, self.dtype, self.device, block, panels=panels)
 
-    def _own_logits(self) -> tuple[list[int], torch.Tensor]:
-        """A random sample of token ids and the logits of transformers' own forward for it: what all else is held to."""
-        window = widest_window(self.model.config.get_text_config())
-        length = 40 if window is None or window > 256 else max(40, window + 16)
-        length = min(length, self.max_model_len)
-        ids = torch.randint(0, self.vocab_size, (1, length), generator=torch.Generator().manual_seed(5))
-        with torch.inference_mode():
-            own = self.model(input_ids=ids.to(self.device), use_cache=False).logits[0]
-        return ids[0].tolist(), own
-
-    def _difference(
-        self, forward: Callable[[Sequence[Segment]], torch.Tensor], sample: list[int], own: torch.Tensor
-    ) -> float:
-        """Size of the difference between ``forward`` and the model's own logits, relative to the latter."""
-        extent = self.pool.reserve(len(sample))
-        if extent is None:
-            raise InvalidParameter("kv_tokens", f"must be at least {len(sample)} to check the model, got less")
-        try:
-            found = forward([Segment(extent, 0, sample)]).float()
-        finally:
-            self.pool.release(extent)
-        difference = float((found - own.float()).norm() / own.float().norm())
-        return difference if difference == difference else float("inf")
-
     def _refuse_hidden_window(self) -> None:
         """Raise if the configuration has a sliding window too long for the sample to show, and attention is not
         told."""
@@ -293,7 +270,7 @@ class Target:
             refuse_unsuitable(self.model)
             self.pool = self._make_pool(shapes, 64, panels=True)
             native = NativeForward(self.model, self.pool, self.max_model_len, int8=weights == "int8")
-            difference = self._difference(native, sample, own)
+            difference = relative_difference(native, self.pool, sample, own)
             if difference > (INT8_TOLERANCE if weights else TOLERANCE[self.dtype]):
                 raise Unsuitable(f"logits differ from transformers' forward by {difference:.2g} of their size")
         except (Unsuitable, BuildFailed) as error:
@@ -313,7 +290,7 @@ class Target:
             raise_lows(self.model, least)
             self._row_class = RowClass(max(low, least), max(high, least))
             self._least_rows = self._common_low()
-            failure = self._check_rows()
+            failure = self._rows_differ()
             if failure is None:
                 break
         reason = None
@@ -336,31 +313,5 @@ class Target:
                 weights[low] = weights.get(low, 0) + module.weight.numel()
         return max(weights, key=lambda low: weights[low], default=1)
 
-    def _check_rows(self, length: int = 24) -> str | None:
-        """Decode ``length`` tokens one row at a time, then in blocks of several widths; compare every logit bit.
-
-        They lie across the end of the first block of keys, so that rows of one call differ in padded width.
-        """
-        length = min(length, self.max_model_len)
-        start = max(0, min(self.pool.block - length // 2, self.max_model_len - length))
-        extent = self.pool.reserve(start + length)
-        if extent is None:
-            return "the KV pool is too small for the check"
-        try:
-            generator = torch.Generator().manual_seed(7)
-            ids = torch.randint(0, self.vocab_size, (start + length,), generator=generator).tolist()
-            for first in range(0, start, 64):
-                chunk = ids[first : min(first + 64, start)]
-                self.forward([Segment(extent, first, chunk, first_logits=len(chunk))])
-            rows = range(start, start + length)
-            single = torch.cat([self.forward([Segment(extent, i, ids[i : i + 1])]) for i in rows])
-            for width in (2, 3, 5, 8, 9, length):
-                blocks = [
-                    self.forward([Segment(extent, i, ids[i : min(i + width, start + length)])]) for i in rows[::width]
-                ]
-                different = (torch.cat(blocks) != single).any(dim=-1).sum().item()
-                if different:
-                    return f"{different} of {length} logit rows differ in blocks of {width}"
-            return None
-        finally:
-            self.pool.release(extent)
+    def _rows_differ(self) -> str | None:
+        return rows_differ(self.forward, self.pool, self.vocab_size, self.max_model_len)

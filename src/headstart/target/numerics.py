@@ -4,7 +4,7 @@ A kernel picks its order of summation by shape, so a row's result may differ in 
 and one with 8. Within a *class*, an interval of row counts, rows are bitwise equal whatever their neighbours. The
 probe finds the class on the device, dtype and thread count at hand; ``RowTiledLinear`` then keeps every call inside it.
 A probe is evidence from this machine's own kernels on random data, not a proof; the whole-model check in
-``headstart.target.model`` confirms it end to end at every load.
+``headstart.target.checks`` confirms it end to end at every load.
 """
 
 from __future__ import annotations
