@@ -124,7 +124,7 @@ def p_value(counts: Array, law: Array) -> float:
     return float(stats.chisquare(observed, expected, sum_check=False).pvalue)
 
 
-@pytest.mark.parametrize("count", [20_000, pytest.param(200_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20_000, 200_000])
 @pytest.mark.parametrize("rule", [verify_rejection, verify_block])
 def test_counts_follow_the_target(rule: Any, count: int) -> None:
     model = Markov.random(vocab=16, k=2)
@@ -175,7 +175,7 @@ def coupled_counts(model: Markov, draft: Draft, count: int) -> tuple[Array, int]
     return counts, accepted
 
 
-@pytest.mark.parametrize("count", [20_000, pytest.param(200_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20_000, 200_000])
 def test_coupled_counts_follow_the_target(count: int) -> None:
     model = Markov.random(vocab=16, k=2)
     best = int(model.p[-1].argmax())
