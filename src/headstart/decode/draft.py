@@ -99,15 +99,15 @@ class Draft:
 
     def principal_chain(self) -> Draft:
         """First child of first child and so on: the chain to verify where trees are not allowed."""
-        if self.is_chain:
-            return self
-        keep: list[int] = []
-        last = ROOT
-        for i in range(len(self.tokens)):
-            if self.parent(i) == last:
-                keep.append(i)
-                last = i
-        return self.subset(keep)
+        return self.subset(self.principal_nodes())
+
+    def principal_nodes(self) -> list[int]:
+        """The nodes of the principal chain, from the root's first child on."""
+        chain: list[int] = []
+        for node in range(len(self.tokens)):
+            if self.parent(node) == (chain[-1] if chain else ROOT):
+                chain.append(node)
+        return chain
 
     def subset(self, keep: Sequence[int]) -> Draft:
         """The nodes ``keep``, ascending and closed under parents; the whole draft when that is all of them."""

@@ -79,14 +79,7 @@ def play_round(target: Forward, turns: Many[Turn], prefills: Many[Prefill], draf
 def _order_rows(draft: Draft) -> list[int]:
     """Node indices in row order (row 0 is the root, row ``i + 1`` is ``order[i]``): the principal chain first, so
     that it attends to a plain run of keys."""
-    if draft.is_chain:
-        return list(range(len(draft)))
-    chain: list[int] = []
-    last = ROOT
-    for node in range(len(draft)):
-        if draft.parent(node) == last:
-            chain.append(node)
-            last = node
+    chain = draft.principal_nodes()
     on_chain = set(chain)
     return chain + [node for node in range(len(draft)) if node not in on_chain]
 

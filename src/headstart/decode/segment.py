@@ -28,6 +28,15 @@ class Segment:
     parents: tuple[int, ...] | None = None
     first_logits: int = 0
 
+    def path(self, row: int) -> list[int]:
+        """Rows from the root down to ``row``, both included; for segments with ``parents``."""
+        if self.parents is None:
+            return list(range(row + 1))
+        up = [row]
+        while self.parents[up[-1]] >= 0:
+            up.append(self.parents[up[-1]])
+        return up[::-1]
+
 
 class Forward(Protocol):
     """The part of a target that a round needs."""

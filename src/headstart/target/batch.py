@@ -136,10 +136,7 @@ class FlatBatch:
         for leaf in range(chain, len(parents)):
             if leaf in has_child:
                 continue
-            path = [leaf]
-            while parents[path[-1]] >= 0:
-                path.append(parents[path[-1]])
-            path.reverse()
+            path = segment.path(leaf)
             fresh = [i for i, row in enumerate(path) if row not in covered]
             covered.update(path)
             start, length = segment.extent.start, segment.base + len(path)

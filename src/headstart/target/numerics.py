@@ -63,9 +63,9 @@ def find_class(run: Callable[[int, int], torch.Tensor | None], total: int, count
                 break
             if rows is None:
                 rows = result.new_empty(total, *result.shape[1:])
-            # the last call overlaps the one before it: the same row at two positions of a call
-            overlap = first % count if first + count == total else 0
-            stable &= torch.equal(rows[first : first + count - overlap], result[: count - overlap]) if overlap else True
+            fresh = first % count  # not 0 in the last call only, which overlaps the one before it:
+            if fresh:  # the same rows at two positions of a call
+                stable &= torch.equal(rows[first : first + count - fresh], result[: count - fresh])
             rows[first : first + count] = result
         if stable and previous is not None and rows is not None and torch.equal(rows, previous):
             intervals[-1].append(count)

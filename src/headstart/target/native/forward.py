@@ -246,10 +246,7 @@ class _Rows:
             self.extra_at.extend([0] * count)
             return
         for row in range(count):
-            path = [row]
-            while segment.parents[path[-1]] >= 0:
-                path.append(segment.parents[path[-1]])
-            path.reverse()
+            path = segment.path(row)
             run = sum(1 for i, node in enumerate(path) if node == i)
             self.positions.append(base + len(path) - 1)
             self.plain.append(base + run)
