@@ -47,7 +47,7 @@ class AdaptiveDepth:
         tree: whether drafters are invited to grow trees.
 
     ``skips`` counts sequence-rounds without a draft by reason: ``busy batch``, ``acceptance too low``, ``context too
-    long``, ``output nearly finished``, ``nothing to say``, ``resting``.
+    long``, ``output nearly finished``, ``nothing to say``, ``resting``. ``why`` has this round's, by sequence.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class AdaptiveDepth:
         self.most_depth, self.most_nodes = most_depth, most_nodes
         self.tree = tree
         self.skips: Counter[str] = Counter()
+        self.why: dict[int, str] = {}
         self._rest = 0.0
         """Running mean of a round's seconds outside drafting and the forward call."""
         self._draft_seconds: dict[str, float] = {}
@@ -75,6 +76,7 @@ class AdaptiveDepth:
 
     def allow(self, queries: Sequence[DepthQuery], load: Load) -> list[Allowance]:
         out = []
+        self.why.clear()
         for query in queries:
             if query.asked is not None:
                 depth = min(query.asked, query.room)
@@ -82,10 +84,11 @@ class AdaptiveDepth:
                 continue
             depth = min(self.most_depth, query.room)
             if query.room == 0:
-                self.skips["output nearly finished"] += query.drafts
+                if query.drafts:
+                    self._skip(query, "output nearly finished")
             elif self._naps.get(query.sequence_id, 0) > 0:
                 self._naps[query.sequence_id] -= 1
-                self.skips["resting"] += 1
+                self._skip(query, "resting")
                 depth = 0
             else:
                 depth = self._affordable(query, depth, load)
@@ -171,7 +174,7 @@ class AdaptiveDepth:
                 best, best_rate = k, tokens / seconds
         if best == 0:
             self._tire(query.sequence_id)
-            self.skips["acceptance too low"] += 1
+            self._skip(query, "acceptance too low")
         return best
 
     def _paths(self, proposal: Proposal) -> list[float]:
@@ -223,7 +226,11 @@ class AdaptiveDepth:
         else:
             self._tire(query.sequence_id)
         if not kept:
-            self.skips[self._reason(proposal, max(paths, default=0.0), alone=alone)] += 1
+            self._skip(query, self._reason(proposal, max(paths, default=0.0), alone=alone))
+
+    def _skip(self, query: DepthQuery, reason: str) -> None:
+        self.skips[reason] += 1
+        self.why[query.sequence_id] = reason
 
     def _reason(self, proposal: Proposal, best: float, *, alone: bool) -> str:
         """Why not even the likeliest node was worth a row."""

@@ -91,6 +91,12 @@ class RoundCost:
 class DepthController(Protocol):
     """Decides depth, learns from outcomes."""
 
+    @property
+    def why(self) -> Mapping[int, str]:
+        """Why sequences go without a draft in this round, by sequence id, as far as the controller decided it; for
+        metrics, so from a small set of reasons."""
+        ...
+
     def allow(self, queries: Sequence[DepthQuery], load: Load) -> list[Allowance]:
         """Before drafting: one allowance per query, in order; never deeper than ``room``."""
         ...
@@ -113,6 +119,7 @@ class FixedDepth:
             raise InvalidParameter("nodes", f"must be an integer from depth {depth} to {MAX_NODES}, got {nodes!r}")
         self.depth = depth
         self.nodes = nodes if nodes is not None else depth
+        self.why: Mapping[int, str] = {}
 
     def allow(self, queries: Sequence[DepthQuery], load: Load) -> list[Allowance]:
         out = []

@@ -8,7 +8,7 @@ else, so a fresh one of the same settings gives the same answers; another one sh
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
@@ -35,6 +35,10 @@ class Journal:
     def __init__(self, controller: DepthController, sink: TextIO) -> None:
         self.controller = controller
         self._sink = sink
+
+    @property
+    def why(self) -> Mapping[int, str]:
+        return self.controller.why
 
     def allow(self, queries: Sequence[DepthQuery], load: Load) -> list[Allowance]:
         answer = self.controller.allow(queries, load)

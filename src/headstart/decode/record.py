@@ -7,6 +7,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+@dataclass(frozen=True, slots=True)
+class RoundCounts:
+    """What one round did for one sequence: allowed ``depth``, ``drafted`` nodes down to depth ``deepest``, ``accepted``
+    of them, ``emitted`` tokens."""
+
+    depth: int
+    drafted: int
+    deepest: int
+    accepted: int
+    emitted: int
+
+    @property
+    def room(self) -> int:
+        """The most that could have been emitted."""
+        return max(self.depth, self.deepest) + 1
+
+
 @dataclass(slots=True)
 class SpecRecord:
     """Counters over rounds, of one sequence or of a whole engine. A *round* here is one sequence's part of one.
@@ -30,20 +47,20 @@ class SpecRecord:
     fallbacks: Counter[str] = field(default_factory=Counter)
     """Rounds a drafter was asked and failed, by reason."""
 
-    def add_round(self, *, depth: int, drafted: int, deepest: int, accepted: int, emitted: int) -> None:
-        """Count one round: allowed ``depth``, ``drafted`` nodes down to depth ``deepest``, and what came of them."""
+    def add_round(self, counts: RoundCounts) -> None:
+        """Count one round."""
         self.rounds += 1
-        self.drafted_rounds += drafted > 0
-        self.drafted += drafted
-        self.accepted += accepted
-        self.emitted += emitted
-        self.room += max(depth, deepest) + 1
-        while len(self.drafted_at) < deepest:
+        self.drafted_rounds += counts.drafted > 0
+        self.drafted += counts.drafted
+        self.accepted += counts.accepted
+        self.emitted += counts.emitted
+        self.room += counts.room
+        while len(self.drafted_at) < counts.deepest:
             self.drafted_at.append(0)
             self.accepted_at.append(0)
-        for i in range(deepest):
+        for i in range(counts.deepest):
             self.drafted_at[i] += 1
-        for i in range(accepted):
+        for i in range(counts.accepted):
             self.accepted_at[i] += 1
 
     def merge(self, other: SpecRecord) -> None:

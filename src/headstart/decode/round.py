@@ -14,7 +14,7 @@ from time import perf_counter
 import torch
 
 from headstart.decode.draft import EMPTY, ROOT, Draft, Verdict
-from headstart.decode.record import StepTimes
+from headstart.decode.record import RoundCounts, StepTimes
 from headstart.decode.segment import Forward, Segment
 from headstart.decode.sequence import Sequence
 from headstart.decode.verify import verify_coupled, verify_sampled
@@ -32,12 +32,21 @@ class Turn:
     """How many of the target's best next tokens the drafter wants to know per row."""
     path: tuple[int, ...] = ()
     """Draft nodes handed out, known after commit."""
+    counts: RoundCounts | None = None
+    """What the round came to, as the sequence's record has it; known after commit."""
+    failures: tuple[str, ...] = ()
+    """What the drafter did wrong, if anything."""
     learned: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
     """Per row: the last two tokens before it, and the target's ``successors`` best tokens there."""
 
     @property
     def accepted(self) -> int:
         return len(self.path)
+
+    def fail(self, reason: str) -> None:
+        """Count a failure of the drafter."""
+        self.failures += (reason,)
+        self.sequence.record.fallbacks[reason] += 1
 
 
 @dataclass(slots=True)
@@ -133,7 +142,7 @@ def _verify_one(logits: torch.Tensor, top: list[list[int]], turn: Turn, row_of: 
         try:
             return verify_sampled(law.params.verify, turn.draft, lambda row: logits[row_of[row]], law)
         except Exception:  # q is the drafter's; without it the same error would be the target's
-            turn.sequence.record.fallbacks["bad q"] += 1
+            turn.fail("bad q")
             turn.draft = EMPTY
     return verify_sampled(law.params.verify, turn.draft, lambda row: logits[row_of[row]], law)
 
@@ -197,13 +206,14 @@ def _commit_one(target: Forward, logits: torch.Tensor, turn: Turn, order: list[i
     depths = draft.depths()
     if turn.accepted == emitted:  # a stop inside the draft: what lay behind it was never in question
         depths = [d for d in depths if d <= emitted]
-    sequence.record.add_round(
+    turn.counts = RoundCounts(
         depth=turn.depth,
         drafted=len(depths),
         deepest=max(depths, default=0),
         accepted=turn.accepted,
         emitted=emitted,
     )
+    sequence.record.add_round(turn.counts)
 
 
 def _emit(sequence: Sequence, token: int, row: torch.Tensor, *, from_draft: bool) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from queue import Empty, SimpleQueue
 from time import perf_counter
@@ -23,8 +24,10 @@ from headstart.decode.round import Turn, play_round
 from headstart.decode.sequence import FinishReason
 from headstart.draft.base import Drafter
 from headstart.engine.drafting import PLAIN, Drafting, samples
+from headstart.engine.events import Observer, Stage, Status
 from headstart.engine.intake import make_sequences
 from headstart.engine.interrupt import interrupts_deferred
+from headstart.engine.observing import Observing
 from headstart.engine.prompt import check_token_ids, encode_prompt
 from headstart.engine.request import Branch, Chunk, Prompt, Request, Speculation
 from headstart.engine.scheduler import Scheduler
@@ -44,6 +47,7 @@ class EngineCore:
         controller: decides depth each round; default is a fixed depth of 4.
         max_sequences: most sequences decoded at once; more wait.
         prefill_chunk: most prompt tokens computed beside decoding in one round.
+        observer: is told of every round and of what becomes of every request; see ``headstart.engine.events``.
 
     All methods may be called from any thread.
     """
@@ -57,6 +61,7 @@ class EngineCore:
         controller: DepthController | None = None,
         max_sequences: int = 8,
         prefill_chunk: int = 256,
+        observer: Observer | None = None,
     ) -> None:
         for param, value in (("max_sequences", max_sequences), ("prefill_chunk", prefill_chunk)):
             if type(value) is not int or value < 1:
@@ -66,7 +71,10 @@ class EngineCore:
         names = [drafter.name for drafter in drafters]
         if len({*names, PLAIN}) <= len(names):
             raise InvalidParameter("drafters", f"names must differ and not be {PLAIN!r}, got {', '.join(names)}")
-        self._drafting = Drafting({d.name: d for d in drafters}, target.vocab_size)
+        self.observing = Observing(observer, self.controller)
+        self._drafting = Drafting(
+            {d.name: d for d in drafters}, target.vocab_size, on_failure=self.observing.drafter_failed
+        )
         self.default_drafter = default_drafter or next(iter(self._drafting.drafters), PLAIN)
         self._check_drafter(self.default_drafter)
         self._scheduler = Scheduler(target.pool, max_sequences, prefill_chunk)
@@ -77,13 +85,19 @@ class EngineCore:
         self._closed = False
         self.times = StepTimes()
         self._ended = SpecRecord()
+        self._status = self._measured()
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
     def submit(
-        self, prompt: Prompt, params: SamplingParams | None = None, speculation: Speculation | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        speculation: Speculation | None = None,
+        *,
+        tag: object = None,
     ) -> Request:
-        """Queue a request and return its handle.
+        """Queue a request and return its handle. ``tag`` goes to the observer with whatever it is told of the request.
 
         Raises:
             InvalidParameter: a token id outside the vocabulary, an unknown drafter, an empty prompt, …
@@ -100,9 +114,10 @@ class EngineCore:
         self._check_drafter(drafter)
         ids = encode_prompt(prompt, self.target.tokenizer, self.target.vocab_size)
         check_token_ids(params, self.target.vocab_size)
-        request = Request(next(self._request_ids), ids, params, perf_counter())
+        request = Request(next(self._request_ids), ids, params, perf_counter(), tag)
         for i, sequence in enumerate(make_sequences(self.target, ids, params, self._sequence_ids)):
             request.branches.append(Branch(request, i, sequence, drafter, speculation.depth, speculation.tenant))
+        self.observing.request(Stage.QUEUED, request)
         self._inbox.put(request)
         return request
 
@@ -159,6 +174,12 @@ class EngineCore:
             return total
 
     @property
+    def status(self) -> Status:
+        """How full the engine is, as of the last moment between two rounds; does not wait for a round to end."""
+        known = self._status
+        return replace(known, waiting=known.waiting + self._inbox.qsize())
+
+    @property
     def info(self) -> dict[str, Any]:
         """The target, its numerics, the drafters and the limits, as plain values."""
         return {
@@ -181,6 +202,7 @@ class EngineCore:
     def _play(self) -> StepTimes:
         """One round: depths, drafts, the target's verdict, and what all of it teaches."""
         branches, prefills = self._scheduler.decoding(), self._scheduler.prefills()
+        starting = [branch for branch in self._scheduler.running if branch.sequence.prefilling]
         queries = [self._query(branch) for branch in branches]
         load = Load(
             rows=len(queries) + sum(p.count for p in prefills),
@@ -224,6 +246,8 @@ class EngineCore:
             asks=self._drafting.asks if turns else {},
         )
         self.controller.observe(outcomes, cost)
+        started = [branch for branch in starting if not branch.sequence.prefilling]
+        self.observing.round(branches, queries, turns, started, prefills, times)
         return times
 
     def _query(self, branch: Branch) -> DepthQuery:
@@ -252,7 +276,10 @@ class EngineCore:
     def _admit(self) -> None:
         now = perf_counter()
         for branch in self._scheduler.admit(self._drafting.join):
-            branch.request.started = branch.request.started or now
+            if branch.request.started is None:
+                branch.request.started = now
+                self.observing.request(Stage.ADMITTED, branch.request)
+        self._status = self._measured()
 
     def _deliver(self, branch: Branch) -> None:
         """Turn what a sequence emitted since the last time into a chunk; its end makes a chunk of its own if need
@@ -264,6 +291,7 @@ class EngineCore:
             return
         if fresh and request.first_token is None:
             request.first_token = perf_counter()
+            self.observing.request(Stage.FIRST_TOKEN, request)
         texts, tail = tuple(sequence.pending_text[:fresh]), "".join(sequence.pending_text[fresh:])
         sequence.pending_text.clear()
         branch.delivered += fresh
@@ -285,6 +313,8 @@ class EngineCore:
             over.reaped = True
             if all(branch.reaped for branch in over.request.branches):
                 over.request.ended = perf_counter()
+                self.observing.request(Stage.ENDED, over.request)
+        self._status = self._measured()
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
@@ -302,6 +332,10 @@ class EngineCore:
 
     def _branches(self) -> list[Branch]:
         return [*self._scheduler.running, *self._scheduler.waiting]
+
+    def _measured(self) -> Status:
+        scheduler, pool = self._scheduler, self.target.pool
+        return Status(len(scheduler.running), len(scheduler.waiting), pool.used, pool.capacity)
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ protocol; does not know targets or acceptance rules.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import overload
 
@@ -47,9 +47,13 @@ class TokenView(Sequence[int]):
 
 
 class Drafting:
-    """All drafters of an engine, asked for a whole batch at once."""
+    """All drafters of an engine, asked for a whole batch at once. ``on_failure`` is called with a drafter's name and
+    what it did wrong."""
 
-    def __init__(self, drafters: Mapping[str, Drafter], vocab_size: int) -> None:
+    def __init__(
+        self, drafters: Mapping[str, Drafter], vocab_size: int, on_failure: Callable[[str, str], None]
+    ) -> None:
+        self._on_failure = on_failure
         self.drafters = dict(drafters)
         self.vocab_size = vocab_size
         self.branches: dict[int, Branch] = {}
@@ -150,13 +154,14 @@ class Drafting:
             return self._fail(turn, name, "malformed", error)
 
     def _fail(self, turn: Turn, name: str, reason: str, detail: object) -> Draft:
-        turn.sequence.record.fallbacks[reason] += 1
+        turn.fail(reason)
         self._warn(name, reason, detail)
         return EMPTY
 
     def _warn(self, name: str, reason: str, detail: object) -> None:
         level = logging.DEBUG if (name, reason) in self._warned else logging.WARNING
         self._warned.add((name, reason))
+        self._on_failure(name, reason)
         log.log(level, "drafter %s: %s (%s); decoding goes on without that draft", name, reason, detail)
 
 

@@ -56,19 +56,29 @@ class Engine(EngineCore):
                 self.cancel(request)
 
     def stream(
-        self, prompt: Prompt, params: SamplingParams | None = None, speculation: Speculation | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        speculation: Speculation | None = None,
+        *,
+        tag: object = None,
     ) -> Stream:
         """Decode one prompt and iterate over its chunks as rounds end. Closing the iterator, or dropping it, cancels
         the request."""
-        return Stream(self, self.submit(prompt, params, speculation))
+        return Stream(self, self.submit(prompt, params, speculation, tag=tag))
 
     async def astream(
-        self, prompt: Prompt, params: SamplingParams | None = None, speculation: Speculation | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        speculation: Speculation | None = None,
+        *,
+        tag: object = None,
     ) -> AsyncIterator[Chunk]:
         """``stream`` for asyncio; rounds run on the engine's own thread, shared by all async streams."""
         loop = asyncio.get_running_loop()
         executor = self._worker()
-        request = self.submit(prompt, params, speculation)
+        request = self.submit(prompt, params, speculation, tag=tag)
         try:
             while not request.drained:
                 try:

@@ -111,6 +111,8 @@ class Branch:
     """Whether a chunk with the finish reason was handed out."""
     reaped: bool = False
     """Whether its slots are free again."""
+    emitted_at: float | None = None
+    """When an observer was last told of tokens, in seconds of ``perf_counter``."""
 
     def completion(self) -> Completion:
         sequence = self.sequence
@@ -136,6 +138,8 @@ class Request:
     prompt: list[int]
     params: SamplingParams
     submitted: float
+    tag: object = None
+    """Whatever the submitter wants its observer to be told with this request; the engine does not look."""
     branches: list[Branch] = field(default_factory=list)
     started: float | None = None
     first_token: float | None = None
