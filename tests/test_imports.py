@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "target": LOWER,
     "engine": PARTS,
     "observe": set(),
-    "serve": ENGINE | {"observe"},
+    "serve": ENGINE | {"observe", ROOT},  # the root for its version
     "bench": {"observe"},
     "plan": set(),
     "train": ENGINE,

@@ -24,6 +24,7 @@ T = TypeVar("T")
 ENGINE_EXTRA = frozenset(
     {"accelerate", "gguf", "huggingface_hub", "jinja2", "numpy", "safetensors", "tokenizers", "torch", "transformers"}
 )
+SERVE_EXTRA = frozenset({"fastapi", "h11", "pydantic", "starlette", "uvicorn"})
 EXIT_BROKEN_PROMISE = 1
 EXIT_USER = 2
 EXIT_INTERRUPTED = 130
@@ -41,7 +42,10 @@ def guarded(command: Callable[P, T]) -> Callable[P, T]:
         except KeyboardInterrupt:
             interrupted()
         except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] not in ENGINE_EXTRA:
+            package = "" if error.name is None else error.name.partition(".")[0]
+            if package in SERVE_EXTRA:
+                fail(f"{error.name} is not installed, and serving needs it. Run: pip install 'headstart[engine,serve]'")
+            if package not in ENGINE_EXTRA:
                 raise
             fail(f"{error.name} is not installed, and this command runs a model. Run: pip install 'headstart[engine]'")
 

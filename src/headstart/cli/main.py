@@ -11,6 +11,7 @@ import typer
 
 from headstart.cli.generate import generate
 from headstart.cli.guard import EXIT_INTERRUPTED
+from headstart.cli.serve import serve
 from headstart.cli.try_ import try_
 from headstart.cli.versions import own_version
 from headstart.threads import wait_gently
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 app.command("try")(try_)
 app.command("generate")(generate)
+app.command("serve")(serve)
 
 
 def _version(asked: bool) -> None:

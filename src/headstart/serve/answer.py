@@ -1,0 +1,139 @@
+"""Serving one request that was understood: give it to the runner, and turn what comes back into an answer.
+
+Whole or streamed, the text goes through the same steps. Whatever happens on the way, a client that leaves or a deadline
+included, the engine's requests are cancelled before this module lets go of them. Does not know endpoints.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from headstart.engine.drafting import PLAIN
+from headstart.engine.request import Chunk
+from headstart.serve.acceptance import speculative_decoding
+from headstart.serve.asked import Asked
+from headstart.serve.problems import SERVER, Problem, as_problem
+from headstart.serve.replies import Metrics, Reply
+from headstart.serve.report import KEY, Trace
+from headstart.serve.runner import Job, Runner, Work
+from headstart.serve.shape import Shape, gather, usage
+from headstart.serve.sse import DONE, PING, ClientGone, EventStream, event, unless_gone
+
+PING_SECONDS = 15.0
+
+MakeShape = Callable[[Job], Shape]
+
+
+async def answer(runner: Runner, http: HttpRequest, asked: Asked, make_shape: MakeShape, timeout: float) -> Response:
+    """The answer to ``asked``.
+
+    Args:
+        make_shape: called once the prompts are encoded.
+        timeout: seconds from now to the last token.
+
+    Raises:
+        Problem
+    """
+    trace: Trace = http.scope[KEY]
+    trace.asked = asked
+    deadline = asyncio.get_running_loop().time() + timeout
+    try:
+        job = await runner.submit([Work(prompt, asked.params, asked.speculation) for prompt in asked.prompts])
+    except Exception as error:
+        raise as_problem(error, asked.names) from error
+    trace.job = job
+    exchange = _Exchange(runner, asked, job, make_shape(job), trace, deadline)
+    if asked.stream:
+        return EventStream(exchange.events(), exchange.gone)
+    try:
+        reply = await unless_gone(exchange.whole(), http.receive)
+    except ClientGone:
+        exchange.gone()
+        return Response(status_code=204)  # nobody receives it
+    return Response(reply.json_bytes(), media_type="application/json")
+
+
+class _Exchange:
+    """One request between the runner and the client."""
+
+    def __init__(self, runner: Runner, asked: Asked, job: Job, shape: Shape, trace: Trace, deadline: float) -> None:
+        self._runner, self._asked, self._job = runner, asked, job
+        self._shape, self._trace, self._deadline = shape, trace, deadline
+
+    def gone(self) -> None:
+        self._trace.gone = True
+        self._runner.cancel(self._job)
+
+    async def whole(self) -> Reply:
+        taken: list[tuple[int, Chunk]] = []
+        try:
+            while fresh := await self._take():
+                taken += fresh
+        finally:
+            self._runner.cancel(self._job)
+        self._count(taken)
+        choices = sorted(gather(taken, self._job.requests, self._asked.params.n), key=lambda choice: choice.index)
+        return self._shape.whole(choices, usage(self._job.requests, self._trace.delivered), self._metrics())
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        try:
+            for reply in self._shape.opening():
+                yield event(reply.json_bytes())
+            async with aclosing(self._pieces()) as pieces:
+                async for data in pieces:
+                    yield data
+            if self._asked.usage_chunk:
+                total = usage(self._job.requests, self._trace.delivered)
+                yield event(self._shape.closing(total, self._metrics()).json_bytes())
+        except Exception as error:
+            problem = as_problem(error, self._asked.names)
+            self._trace.code = problem.code
+            yield event(problem.json_bytes())
+        finally:
+            self._runner.cancel(self._job)
+        yield DONE
+
+    async def _pieces(self) -> AsyncGenerator[bytes, None]:
+        taking = asyncio.ensure_future(self._take())
+        try:
+            while True:
+                done, _ = await asyncio.wait({taking}, timeout=PING_SECONDS)
+                if not done:
+                    yield PING
+                    continue
+                if not (taken := taking.result()):
+                    return
+                self._count(taken)
+                for fresh in gather(taken, self._job.requests, self._asked.params.n):
+                    so_far = usage(self._job.requests, self._trace.delivered) if self._asked.usage_always else None
+                    reply = self._shape.piece(fresh, so_far)
+                    if reply is not None:
+                        yield event(reply.json_bytes())
+                taking = asyncio.ensure_future(self._take())
+        finally:
+            taking.cancel()
+
+    async def _take(self) -> Sequence[tuple[int, Chunk]]:
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                return await self._job.take()
+        except TimeoutError:
+            message = "The request took longer than this server allows, time in the queue included."
+            raise Problem(504, message, type=SERVER, code="request_timeout") from None
+
+    def _count(self, taken: Sequence[tuple[int, Chunk]]) -> None:
+        self._trace.delivered += sum(len(chunk.token_ids) for _, chunk in taken)
+
+    def _metrics(self) -> Metrics:
+        """Acceptance is told of one sequence that was drafted for; ``null`` otherwise, as vLLM has it."""
+        branches = [branch for request in self._job.requests for branch in request.branches]
+        [first, *others] = branches
+        if others or first.drafter == PLAIN or first.depth == 0:
+            return Metrics(speculative_decoding=None)
+        depth = first.depth if first.depth is not None else self._runner.most_depth
+        return Metrics(speculative_decoding=speculative_decoding(first.sequence.record, depth))

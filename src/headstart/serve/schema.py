@@ -1,0 +1,162 @@
+"""The bodies of requests, as OpenAI documents them, with the extensions that other servers made usual.
+
+A field that is not here is refused by name. Knows shapes and static bounds; what a field asks of the engine is
+``headstart.serve.asked``'s concern, and limits that an operator sets are checked there.
+
+Accepted without an effect, because leaving them out would give the same answer:
+
+    user, safety_identifier, metadata     labels for OpenAI's own bookkeeping
+    prompt_cache_key                      a hint for OpenAI's placement of requests
+    store: false                          nothing is ever stored
+    service_tier: auto, default           there is one tier
+    modalities: ["text"]                  there is one modality
+    parallel_tool_calls                   says something about tools only
+    best_of equal to n                    every sequence is returned
+    suffix, logit_bias, … : null          null is "not given" everywhere
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from headstart.control.limits import MAX_DEPTH
+from headstart.decode.params import MOST_SEQUENCES
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("holds half of a surrogate pair, which is no character") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+TokenKey = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+
+
+class Body(BaseModel):
+    """No coercion, nothing unknown, no infinities."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+
+class SpeculationOptions(Body):
+    """How this request is drafted for. Changes its speed, never its text."""
+
+    drafter: Text | None = Field(None, description="A drafter the server has loaded, or none. Default: the server's.")
+    depth: Annotated[int, Field(ge=0, le=MAX_DEPTH)] | Literal["auto"] | None = Field(
+        None, description="Draft tokens per round; 0 is plain decoding, auto leaves it to the server."
+    )
+    verify: Literal["coupled", "rejection", "block"] | None = Field(
+        None,
+        description="coupled: the text of plain decoding at any temperature. rejection, block: the same law.",
+    )
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = Field(None, description="One more chunk with the usage of the whole request.")
+    continuous_usage_stats: bool | None = Field(None, description="The usage so far on every chunk.")
+    include_obfuscation: Literal[False] | None = Field(None, description="There is no padding to leave out.")
+
+
+class Sampling(Body):
+    """What both endpoints take."""
+
+    model: Text | None = Field(None, description="A name that /v1/models lists. Default: the only one.")
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0)] | None = Field(None, description="0 is off.")
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    logit_bias: dict[TokenKey, Bias] | None = Field(None, description="Token id to bias.")
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = Field(
+        None, description="The same seed gives the same text, whatever else runs. Default: drawn."
+    )
+    stop: Annotated[Text, Field(min_length=1)] | list[Annotated[Text, Field(min_length=1)]] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    banned_tokens: list[TokenId] | None = Field(None, description="Token ids that are never chosen.")
+    forced_tokens: list[TokenId] | None = Field(None, description="The first tokens of the output.")
+    min_tokens: Annotated[int, Field(ge=0)] | None = Field(None, description="Earlier no stop id ends the output.")
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    logprobs_mode: Literal["raw", "processed"] | None = Field(
+        None, description="raw: the model's own law. processed: the law that was sampled from."
+    )
+    n: Annotated[int, Field(ge=1, le=MOST_SEQUENCES)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    speculation: SpeculationOptions | None = None
+
+    user: Text | None = Field(None, description="Accepted, no effect.")
+    safety_identifier: Text | None = Field(None, description="Accepted, no effect.")
+    prompt_cache_key: Text | None = Field(None, description="Accepted, no effect.")
+    metadata: dict[Text, Text] | None = Field(None, description="Accepted, no effect.")
+    store: Literal[False] | None = Field(None, description="Nothing is stored.")
+    service_tier: Literal["auto", "default"] | None = Field(None, description="There is one tier.")
+
+
+class CompletionBody(Sampling):
+    """``POST /v1/completions``."""
+
+    prompt: Text | list[TokenId] | list[Text] | list[list[TokenId]] = Field(
+        description="Text or token ids; a list of either is decoded together."
+    )
+    echo: bool | None = Field(None, description="Put the prompt before the text.")
+    logprobs: Annotated[int, Field(ge=0)] | None = Field(None, description="This many of the likeliest tokens.")
+    best_of: Annotated[int, Field(ge=1, le=MOST_SEQUENCES)] | None = Field(None, description="Only the value of n.")
+
+
+class TextPart(Body):
+    type: Literal["text"]
+    text: Text
+
+
+Content = Text | list[TextPart]
+
+
+class SystemMessage(Body):
+    role: Literal["system", "developer"]
+    content: Content
+    name: Text | None = None
+
+
+class UserMessage(Body):
+    role: Literal["user"]
+    content: Content
+    name: Text | None = None
+
+
+class AssistantMessage(Body):
+    role: Literal["assistant"]
+    content: Content | None = None
+    name: Text | None = None
+    refusal: None = None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class ToolMessage(Body):
+    role: Literal["tool"]
+    content: Content
+    tool_call_id: Text
+
+
+Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
+
+
+class ChatBody(Sampling):
+    """``POST /v1/chat/completions``."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0)] | None = Field(None, description="Needs logprobs.")
+    modalities: list[Literal["text"]] | None = Field(None, description="There is one modality.")
+    parallel_tool_calls: bool | None = Field(None, description="Accepted, no effect without tools.")
