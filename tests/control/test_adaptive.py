@@ -91,6 +91,7 @@ def test_reasons_can_be_read() -> None:
     assert kept(controller, [chain(0.6)], context=20_000) == [0]
     assert controller.skips["context too long"] == 1
     controller.allow([query(room=0)], load())
+    controller.trim([Proposal(query(room=0), EMPTY, True, False)], load())
     assert controller.skips["output nearly finished"] == 1
     controller.trim([Proposal(query(), EMPTY, True, True)], load())
     assert controller.skips["nothing to say"] == 1

@@ -1,7 +1,7 @@
 """How likely a draft token is to be accepted, given that the one before it was.
 
 Learned per drafter, by the drafter's own confidence where it has one and by depth where it has none, with a factor per
-sequence. Old observations fade. Knows counts; not tokens.
+sequence and drafter. Old observations fade. Knows counts; not tokens.
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ from dataclasses import dataclass
 BUCKETS = 12
 MEMORY = 200.0
 """Observations a cell remembers; older ones fade."""
+
+FADED = 24.0
+"""Observations a cell keeps when its drafter is tried again after a time of disuse: what was learned long ago must not
+outweigh what is learned now."""
 
 PRIOR = 6.0
 """How many observations the drafter's own confidence counts for."""
@@ -45,14 +49,14 @@ class Acceptance:
 
     def __init__(self) -> None:
         self._cells: dict[tuple[str, str, int], _Cell] = {}
-        self._sequences: dict[int, list[float]] = {}
+        self._sequences: dict[int, dict[str, list[float]]] = {}
 
     def conditional(self, sequence_id: int, drafter: str, depth: int, confidence: float | None) -> float:
         """Probability that a node at ``depth`` (1 is the first) is accepted if its parent was."""
         prior = UNKNOWN if confidence is None else confidence
         cell = self._cells.get(_key(drafter, depth, confidence))
         rate = prior if cell is None else cell.rate(prior, PRIOR)
-        hits, expected = self._sequences.get(sequence_id, (0.0, 0.0))
+        hits, expected = self._sequences.get(sequence_id, {}).get(drafter, (0.0, 0.0))
         factor = (hits + SEQUENCE_PRIOR) / (expected + SEQUENCE_PRIOR)
         return min(max(rate * factor, 0.0), 0.999)
 
@@ -64,9 +68,16 @@ class Acceptance:
         cell.add(float(hit))
         if confidence is not None:
             self._cells.setdefault(_key(drafter, depth, None), _Cell()).add(float(hit))
-        counts = self._sequences.setdefault(sequence_id, [0.0, 0.0])
+        counts = self._sequences.setdefault(sequence_id, {}).setdefault(drafter, [0.0, 0.0])
         for i, value in enumerate((float(hit), expected)):
             counts[i] = counts[i] * (1.0 - 1.0 / MEMORY) + value
+
+    def fade(self, drafter: str) -> None:
+        """The drafter has not been asked for long: what is known of it counts for less."""
+        for (name, _, _), cell in self._cells.items():
+            if name == drafter and cell.tries > FADED:
+                cell.hits *= FADED / cell.tries
+                cell.tries = FADED
 
     def forget(self, sequence_id: int) -> None:
         """The sequence is over."""

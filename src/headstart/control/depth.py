@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from headstart.control.limits import DEFAULT_DEPTH, MAX_NODES, check_depth
-from headstart.decode.draft import ROOT, Draft
+from headstart.decode.draft import EMPTY, ROOT, Draft
 from headstart.errors import InvalidParameter
 
 
 @dataclass(frozen=True, slots=True)
 class DepthQuery:
-    """One sequence that is decoding: ``room`` is the deepest draft that could still be useful, ``context`` the tokens
-    so far, ``asked`` a depth fixed by the request, ``drafts`` whether it has a drafter at all, ``dear`` whether that
-    drafter computes for every token it drafts, ``hot`` whether the request samples: drafts are accepted less often
-    then."""
+    """One sequence that is decoding, and the drafter that could be asked for it: ``room`` is the deepest draft that
+    could still be useful, ``context`` the tokens so far, ``asked`` a depth fixed by the request, ``drafts`` whether it
+    has a drafter at all, ``dear`` whether that drafter computes for every token it drafts, ``hot`` whether the request
+    samples: drafts are accepted less often then."""
 
     sequence_id: int
     drafter: str
@@ -48,11 +48,14 @@ class Allowance:
     nodes: int
 
 
+NOTHING = Allowance(0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A draft before it is verified. ``free`` says that its nodes may be chosen by their confidence: the rule is
-    coupled or the tokens are point masses, and the request has not fixed its depth. ``asked``: a drafter was
-    asked."""
+    coupled or the tokens are point masses, and the request has not fixed its depth. ``asked``: the drafter was
+    asked. Several proposals for one sequence are alternatives, in the order in which they were made."""
 
     query: DepthQuery
     draft: Draft
@@ -62,7 +65,9 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one sequence's draft: ``path`` are the accepted nodes; ``ended`` says the sequence is over."""
+    """What came of one sequence's draft: ``path`` are the accepted nodes; ``ended`` says the sequence is over. Of a
+    draft that was not verified, ``path`` is what would have been accepted of it, as far as that is known: it has no
+    nodes deeper than the round's tokens."""
 
     sequence_id: int
     drafter: str
@@ -101,8 +106,17 @@ class DepthController(Protocol):
         """Before drafting: one allowance per query, in order; never deeper than ``room``."""
         ...
 
+    def allow_next(
+        self, queries: Sequence[DepthQuery], said: Sequence[Sequence[Proposal]], load: Load
+    ) -> list[Allowance]:
+        """After some drafters of a sequence have answered: one allowance per query for its next one. ``said[i]`` are
+        the proposals made so far for the sequence of ``queries[i]``."""
+        ...
+
     def trim(self, proposals: Sequence[Proposal], load: Load) -> list[Draft]:
-        """After drafting: each draft or a part of it, closed under parents. Drafts that are not ``free`` stay whole."""
+        """After drafting: each draft or a part of it, closed under parents; of a sequence's alternatives at most one
+        is not empty. A draft that is not ``free`` stays whole, and leaves its alternatives no chance: what was sampled
+        must not be dropped for what it is."""
         ...
 
     def observe(self, outcomes: Sequence[Outcome], cost: RoundCost) -> None:
@@ -128,8 +142,25 @@ class FixedDepth:
             out.append(Allowance(depth, max(depth, self.nodes) if depth else 0))
         return out
 
+    def allow_next(
+        self, queries: Sequence[DepthQuery], said: Sequence[Sequence[Proposal]], load: Load
+    ) -> list[Allowance]:
+        """The first drafter with something to say is the only one."""
+        fresh = self.allow(queries, load)
+        return [
+            NOTHING if any(len(proposal.draft) for proposal in proposals) else allowance
+            for allowance, proposals in zip(fresh, said, strict=True)
+        ]
+
     def trim(self, proposals: Sequence[Proposal], load: Load) -> list[Draft]:
-        return [proposal.draft for proposal in proposals]
+        spoken: set[int] = set()
+        out = []
+        for proposal in proposals:
+            first = proposal.query.sequence_id not in spoken
+            out.append(proposal.draft if first else EMPTY)
+            if len(proposal.draft):
+                spoken.add(proposal.query.sequence_id)
+        return out
 
     def observe(self, outcomes: Sequence[Outcome], cost: RoundCost) -> None:
         """A fixed depth learns nothing."""

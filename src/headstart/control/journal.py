@@ -45,12 +45,17 @@ class Journal:
         self._note("allow", [asdict(q) for q in queries], asdict(load), [asdict(a) for a in answer])
         return answer
 
+    def allow_next(
+        self, queries: Sequence[DepthQuery], said: Sequence[Sequence[Proposal]], load: Load
+    ) -> list[Allowance]:
+        answer = self.controller.allow_next(queries, said, load)
+        given = [{"query": asdict(q), "said": [_line(p) for p in s]} for q, s in zip(queries, said, strict=True)]
+        self._note("allow_next", given, asdict(load), [asdict(a) for a in answer])
+        return answer
+
     def trim(self, proposals: Sequence[Proposal], load: Load) -> list[Draft]:
         answer = self.controller.trim(proposals, load)
-        given = [
-            {"query": asdict(p.query), "draft": _shape(p.draft), "free": p.free, "asked": p.asked} for p in proposals
-        ]
-        self._note("trim", given, asdict(load), [_shape(d) for d in answer])
+        self._note("trim", [_line(p) for p in proposals], asdict(load), [_shape(d) for d in answer])
         return answer
 
     def observe(self, outcomes: Sequence[Outcome], cost: RoundCost) -> None:
@@ -93,8 +98,12 @@ def replay(lines: Iterable[str], controller: DepthController) -> list[Difference
         if call == "allow":
             queries = [DepthQuery(**q) for q in given]
             now = [asdict(a) for a in controller.allow(queries, Load(**circumstances))]
+        elif call == "allow_next":
+            queries = [DepthQuery(**g["query"]) for g in given]
+            said = [[_proposal(p) for p in g["said"]] for g in given]
+            now = [asdict(a) for a in controller.allow_next(queries, said, Load(**circumstances))]
         elif call == "trim":
-            proposals = [Proposal(DepthQuery(**p["query"]), _draft(p["draft"]), p["free"], p["asked"]) for p in given]
+            proposals = [_proposal(p) for p in given]
             now = [_shape(d) for d in controller.trim(proposals, Load(**circumstances))]
         else:
             outcomes = [
@@ -105,6 +114,19 @@ def replay(lines: Iterable[str], controller: DepthController) -> list[Difference
         if now != entry["answer"]:
             differences.append(Difference(number, call, entry["answer"], now))
     return differences
+
+
+def _line(proposal: Proposal) -> dict[str, Any]:
+    return {
+        "query": asdict(proposal.query),
+        "draft": _shape(proposal.draft),
+        "free": proposal.free,
+        "asked": proposal.asked,
+    }
+
+
+def _proposal(line: dict[str, Any]) -> Proposal:
+    return Proposal(DepthQuery(**line["query"]), _draft(line["draft"]), line["free"], line["asked"])
 
 
 def _shape(draft: Draft) -> dict[str, Any]:

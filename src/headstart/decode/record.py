@@ -10,18 +10,60 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class RoundCounts:
     """What one round did for one sequence: allowed ``depth``, ``drafted`` nodes down to depth ``deepest``, ``accepted``
-    of them, ``emitted`` tokens."""
+    of them, ``emitted`` tokens. ``drafter`` is whose draft it was, empty for none."""
 
     depth: int
     drafted: int
     deepest: int
     accepted: int
     emitted: int
+    drafter: str = ""
 
     @property
     def room(self) -> int:
         """The most that could have been emitted."""
         return max(self.depth, self.deepest) + 1
+
+    def reached(self, depth: int) -> list[int]:
+        """Per depth of the draft, 1 down to ``depth`` and 0 below."""
+        return [1] * depth + [0] * (self.deepest - depth)
+
+
+@dataclass(slots=True)
+class DraftCounts:
+    """One drafter's share of a record: ``drafts`` that were verified, and of their tokens the same counts as there."""
+
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    drafted_at: list[int] = field(default_factory=list)
+    accepted_at: list[int] = field(default_factory=list)
+
+    def add(self, counts: RoundCounts) -> None:
+        """Count one round's draft."""
+        self.drafts += 1
+        self.drafted += counts.drafted
+        self.accepted += counts.accepted
+        _add_to(self.drafted_at, counts.reached(counts.deepest))
+        _add_to(self.accepted_at, counts.reached(counts.accepted))
+
+    def merge(self, other: DraftCounts) -> None:
+        """Add the counts of ``other``."""
+        self.drafts += other.drafts
+        self.drafted += other.drafted
+        self.accepted += other.accepted
+        _add_to(self.drafted_at, other.drafted_at)
+        _add_to(self.accepted_at, other.accepted_at)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The counts as plain values."""
+        return {
+            "drafts": self.drafts,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "drafted_at": list(self.drafted_at),
+            "accepted_at": list(self.accepted_at),
+        }
 
 
 @dataclass(slots=True)
@@ -32,7 +74,7 @@ class SpecRecord:
     handed out by rounds; tokens behind a stop are in none of them, so ``0 <= accepted <= drafted`` and
     ``emitted <= accepted + rounds``. The first token of a sequence comes from prefill and belongs to no round.
     ``drafted_at[i]`` counts rounds whose draft reached depth ``i + 1``, ``accepted_at[i]`` those that accepted that
-    deep, so their ratio stays right when depth varies.
+    deep, so their ratio stays right when depth varies. ``by_drafter`` has the same counts for each drafter's drafts.
     """
 
     rounds: int = 0
@@ -44,8 +86,9 @@ class SpecRecord:
     """Sum over rounds of depth + 1, the most that could have been emitted."""
     drafted_at: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
+    by_drafter: dict[str, DraftCounts] = field(default_factory=dict)
     fallbacks: Counter[str] = field(default_factory=Counter)
-    """Rounds a drafter was asked and failed, by reason."""
+    """Times a drafter was asked and failed, by reason."""
 
     def add_round(self, counts: RoundCounts) -> None:
         """Count one round."""
@@ -55,22 +98,19 @@ class SpecRecord:
         self.accepted += counts.accepted
         self.emitted += counts.emitted
         self.room += counts.room
-        while len(self.drafted_at) < counts.deepest:
-            self.drafted_at.append(0)
-            self.accepted_at.append(0)
-        for i in range(counts.deepest):
-            self.drafted_at[i] += 1
-        for i in range(counts.accepted):
-            self.accepted_at[i] += 1
+        if counts.drafted:
+            self.by_drafter.setdefault(counts.drafter, DraftCounts()).add(counts)
+            _add_to(self.drafted_at, counts.reached(counts.deepest))
+            _add_to(self.accepted_at, counts.reached(counts.accepted))
 
     def merge(self, other: SpecRecord) -> None:
         """Add the counts of ``other``."""
         for name in ("rounds", "drafted_rounds", "drafted", "accepted", "emitted", "room"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for mine, theirs in ((self.drafted_at, other.drafted_at), (self.accepted_at, other.accepted_at)):
-            mine.extend([0] * (len(theirs) - len(mine)))
-            for i, count in enumerate(theirs):
-                mine[i] += count
+        _add_to(self.drafted_at, other.drafted_at)
+        _add_to(self.accepted_at, other.accepted_at)
+        for drafter, counts in other.by_drafter.items():
+            self.by_drafter.setdefault(drafter, DraftCounts()).merge(counts)
         self.fallbacks.update(other.fallbacks)
 
     @property
@@ -103,11 +143,19 @@ class SpecRecord:
             "emitted": self.emitted,
             "drafted_at": list(self.drafted_at),
             "accepted_at": list(self.accepted_at),
+            "by_drafter": {drafter: counts.as_dict() for drafter, counts in self.by_drafter.items()},
             "fallbacks": dict(self.fallbacks),
             "acceptance_rate": self.acceptance_rate,
             "mean_acceptance_length": self.mean_acceptance_length,
             "system_efficiency": self.system_efficiency,
         }
+
+
+def _add_to(sums: list[int], counts: list[int]) -> None:
+    """Add element by element, ``sums`` growing as needed."""
+    sums.extend([0] * (len(counts) - len(sums)))
+    for i, count in enumerate(counts):
+        sums[i] += count
 
 
 @dataclass(slots=True)

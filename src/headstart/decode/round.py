@@ -1,6 +1,6 @@
 """One round: draft, verify, commit, for every running sequence together, beside chunks of prefill.
 
-Pure orchestration. It does not choose who drafts or how deep (``Turn`` says so), does not load or schedule anything,
+Pure orchestration. It does not choose who drafts or how deep, does not load or schedule anything,
 and leaves time to the caller's clock.
 """
 
@@ -22,20 +22,19 @@ from headstart.decode.verify import verify_coupled, verify_sampled
 
 @dataclass(slots=True)
 class Turn:
-    """A sequence's part in this round: at most ``depth`` deep, at most ``nodes`` draft tokens."""
+    """A sequence's part in this round; ``depth`` is how deep its draft was allowed to be."""
 
     sequence: Sequence
-    depth: int
-    nodes: int
+    depth: int = 0
     draft: Draft = EMPTY
     successors: int = 0
-    """How many of the target's best next tokens the drafter wants to know per row."""
+    """How many of the target's best next tokens the drafters want to know per row."""
     path: tuple[int, ...] = ()
     """Draft nodes handed out, known after commit."""
     counts: RoundCounts | None = None
     """What the round came to, as the sequence's record has it; known after commit."""
-    failures: tuple[str, ...] = ()
-    """What the drafter did wrong, if anything."""
+    failures: tuple[tuple[str, str], ...] = ()
+    """Drafters that did something wrong, and what."""
     learned: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
     """Per row: the last two tokens before it, and the target's ``successors`` best tokens there."""
 
@@ -43,9 +42,9 @@ class Turn:
     def accepted(self) -> int:
         return len(self.path)
 
-    def fail(self, reason: str) -> None:
-        """Count a failure of the drafter."""
-        self.failures += (reason,)
+    def fail(self, drafter: str, reason: str) -> None:
+        """Count a failure of a drafter."""
+        self.failures += ((drafter, reason),)
         self.sequence.record.fallbacks[reason] += 1
 
 
@@ -62,7 +61,7 @@ class Prefill:
 
 
 DraftCall = Callable[[Many[Turn]], Many[Draft]]
-"""Asks the drafters: one well-formed draft per turn, within its limits; never raises."""
+"""Asks the drafters: one well-formed draft per turn; never raises."""
 
 
 def play_round(target: Forward, turns: Many[Turn], prefills: Many[Prefill], draft: DraftCall) -> StepTimes:
@@ -142,7 +141,7 @@ def _verify_one(logits: torch.Tensor, top: list[list[int]], turn: Turn, row_of: 
         try:
             return verify_sampled(law.params.verify, turn.draft, lambda row: logits[row_of[row]], law)
         except Exception:  # q is the drafter's; without it the same error would be the target's
-            turn.fail("bad q")
+            turn.fail(turn.draft.source, "bad q")
             turn.draft = EMPTY
     return verify_sampled(law.params.verify, turn.draft, lambda row: logits[row_of[row]], law)
 
@@ -182,7 +181,7 @@ def commit(
         sequence.cached += prefill.count
         if completes:
             try:
-                _emit(sequence, sequence.law.choose(logits[first]), logits[first], from_draft=False)
+                _emit(sequence, sequence.law.choose(logits[first]), logits[first], drafter=None)
             except Exception as error:
                 sequence.fail(error)
             first += 1
@@ -196,7 +195,10 @@ def _commit_one(target: Forward, logits: torch.Tensor, turn: Turn, order: list[i
     target.commit(sequence.extent, sequence.cached, path_rows)
     emitted = 0
     for row, node in zip(path_rows, [*verdict.path, None], strict=True):
-        _emit(sequence, verdict.token if node is None else draft.tokens[node], logits[row], from_draft=node is not None)
+        if node is None:
+            _emit(sequence, verdict.token, logits[row], drafter=None)
+        else:
+            _emit(sequence, draft.tokens[node], logits[row], drafter=draft.source)
         emitted += 1
         if node is not None:
             turn.path += (node,)
@@ -212,11 +214,12 @@ def _commit_one(target: Forward, logits: torch.Tensor, turn: Turn, order: list[i
         deepest=max(depths, default=0),
         accepted=turn.accepted,
         emitted=emitted,
+        drafter=draft.source,
     )
     sequence.record.add_round(turn.counts)
 
 
-def _emit(sequence: Sequence, token: int, row: torch.Tensor, *, from_draft: bool) -> None:
+def _emit(sequence: Sequence, token: int, row: torch.Tensor, *, drafter: str | None) -> None:
     if sequence.params.logprobs is not None:
         sequence.logprobs.append(sequence.law.logprobs(row, (), token))
-    sequence.push(token, from_draft=from_draft)
+    sequence.push(token, drafter=drafter)

@@ -64,8 +64,8 @@ class Sequence:
     """What went wrong, when ``finish`` is ``ERROR``."""
     record: SpecRecord = field(default_factory=SpecRecord)
     logprobs: list[TokenLogprob] = field(default_factory=list)
-    accepted_tokens: list[bool] = field(default_factory=list)
-    """For every output token, whether it came from an accepted draft."""
+    drafters: list[str | None] = field(default_factory=list)
+    """For every output token, who drafted it; ``None`` for the target's own."""
     pending_text: list[str] = field(default_factory=list)
     """Stable text per output token not yet handed out; same length as the tokens pushed since."""
 
@@ -83,15 +83,15 @@ class Sequence:
         """How many more tokens may be emitted."""
         return self.limit - len(self.tokens)
 
-    def push(self, token: int, *, from_draft: bool) -> bool:
-        """Emit one token; returns whether the sequence is over.
+    def push(self, token: int, *, drafter: str | None) -> bool:
+        """Emit one token, drafted by ``drafter`` if by anyone; returns whether the sequence is over.
 
         The order of checks is the order a reader of the output sees: a stop id ends it silently, a stop string ends
         the text at its earliest place, then the length.
         """
         self.tokens.append(token)
         self.law.append(token)
-        self.accepted_tokens.append(from_draft)
+        self.drafters.append(drafter)
         if token in self.stop_ids:
             self.pending_text.append(self.text.push(token) if self.params.include_stop else "")
             return self.end(FinishReason.STOP, token)

@@ -16,14 +16,15 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, TypeVar
 
-from headstart.control.depth import DepthController, DepthQuery, FixedDepth, Load, Outcome, Proposal, RoundCost
-from headstart.decode.draft import Draft
+from headstart.control.depth import DepthController, FixedDepth
 from headstart.decode.params import SamplingParams
 from headstart.decode.record import SpecRecord, StepTimes
-from headstart.decode.round import Turn, play_round
+from headstart.decode.round import play_round
 from headstart.decode.sequence import FinishReason
 from headstart.draft.base import Drafter
-from headstart.engine.drafting import PLAIN, Drafting, samples
+from headstart.draft.ensemble import PLAIN, check_names, members
+from headstart.engine.asking import Asking
+from headstart.engine.drafting import Drafting
 from headstart.engine.events import Observer, Stage, Status
 from headstart.engine.intake import make_sequences
 from headstart.engine.interrupt import interrupts_deferred
@@ -43,7 +44,8 @@ class EngineCore:
     Args:
         target: the model that decides.
         drafters: any number of drafters; requests choose by name.
-        default_drafter: for requests that name none; default is the first of ``drafters``, or plain.
+        default_drafter: for requests that name none, several joined by ``+`` included; default is the first of
+            ``drafters``, or plain.
         controller: decides depth each round; default is a fixed depth of 4.
         max_sequences: most sequences decoded at once; more wait.
         prefill_chunk: most prompt tokens computed beside decoding in one round.
@@ -68,9 +70,7 @@ class EngineCore:
                 raise InvalidParameter(param, f"must be an integer of at least 1, got {value!r}")
         self.target = target
         self.controller: DepthController = controller if controller is not None else FixedDepth()
-        names = [drafter.name for drafter in drafters]
-        if len({*names, PLAIN}) <= len(names):
-            raise InvalidParameter("drafters", f"names must differ and not be {PLAIN!r}, got {', '.join(names)}")
+        check_names(drafter.name for drafter in drafters)
         self.observing = Observing(observer, self.controller)
         self._drafting = Drafting(
             {d.name: d for d in drafters}, target.vocab_size, on_failure=self.observing.drafter_failed
@@ -111,12 +111,13 @@ class EngineCore:
         if self._closed:
             raise InvalidParameter("engine", "is closed; load a new one")
         drafter = speculation.drafter if speculation.drafter is not None else self.default_drafter
-        self._check_drafter(drafter)
+        names = self._check_drafter(drafter)
         ids = encode_prompt(prompt, self.target.tokenizer, self.target.vocab_size)
         check_token_ids(params, self.target.vocab_size)
         request = Request(next(self._request_ids), ids, params, perf_counter(), tag)
         for i, sequence in enumerate(make_sequences(self.target, ids, params, self._sequence_ids)):
-            request.branches.append(Branch(request, i, sequence, drafter, speculation.depth, speculation.tenant))
+            branch = Branch(request, i, sequence, drafter, names, speculation.depth, speculation.tenant)
+            request.branches.append(branch)
         self.observing.request(Stage.QUEUED, request)
         self._inbox.put(request)
         return request
@@ -203,67 +204,12 @@ class EngineCore:
         """One round: depths, drafts, the target's verdict, and what all of it teaches."""
         branches, prefills = self._scheduler.decoding(), self._scheduler.prefills()
         starting = [branch for branch in self._scheduler.running if branch.sequence.prefilling]
-        queries = [self._query(branch) for branch in branches]
-        load = Load(
-            rows=len(queries) + sum(p.count for p in prefills),
-            keys=sum(q.context for q in queries) + sum(p.count * (p.sequence.cached + p.count) for p in prefills),
-            sequences=len(queries),
-        )
-        turns = []
-        for branch, query, allowed in zip(branches, queries, self.controller.allow(queries, load), strict=True):
-            depth = min(allowed.depth, query.room)
-            slots = branch.sequence.extent.size - len(branch.sequence.tokens)
-            nodes = max(0, min(allowed.nodes, slots)) if depth else 0
-            turns.append(Turn(branch.sequence, depth, nodes, successors=self._drafting.successors(branch)))
-
-        def draft(turns: Sequence[Turn]) -> Sequence[Draft]:
-            drafts = self._drafting.propose(turns)
-            proposals = []
-            for turn, query, proposal in zip(turns, queries, drafts, strict=True):
-                # nodes chosen by confidence would bias what is sampled from q
-                free = query.asked is None and (proposal.q is None or not samples(turn))
-                proposals.append(Proposal(query, proposal, free, asked=turn.depth > 0))
-            trimmed = self.controller.trim(proposals, load)
-            for turn, before, after in zip(turns, drafts, trimmed, strict=True):
-                if after is not before:
-                    turn.depth = max(after.depths(), default=0)
-            return trimmed
-
-        times = play_round(self.target, turns, prefills, draft)
-        self._drafting.observe(turns)
-        outcomes = [
-            Outcome(q.sequence_id, q.drafter, t.draft, t.path, t.sequence.finish is not None, q.hot)
-            for q, t in zip(queries, turns, strict=True)
-        ]
-        cost = RoundCost(
-            rows=load.rows + sum(len(t.draft) for t in turns),
-            keys=load.keys + sum(len(t.draft) * q.context for q, t in zip(queries, turns, strict=True)),
-            forward_seconds=times.forward,
-            total_seconds=times.total,
-            prefill=bool(prefills),
-            draft_seconds=self._drafting.seconds if turns else {},
-            drafted=self._drafting.drafted if turns else {},
-            asks=self._drafting.asks if turns else {},
-        )
-        self.controller.observe(outcomes, cost)
+        asking = Asking(branches, prefills, self._drafting, self.controller)
+        times = play_round(self.target, asking.turns, prefills, asking.draft)
+        asking.teach(times)
         started = [branch for branch in starting if not branch.sequence.prefilling]
-        self.observing.round(branches, queries, turns, started, prefills, times)
+        self.observing.round(branches, asking.queries, asking.turns, started, prefills, times)
         return times
-
-    def _query(self, branch: Branch) -> DepthQuery:
-        sequence = branch.sequence
-        drafts = branch.drafter != PLAIN and branch.depth != 0
-        return DepthQuery(
-            sequence_id=sequence.id,
-            drafter=branch.drafter,
-            # the round itself emits one token, so a draft deeper than remaining - 1 is of no use
-            room=max(0, sequence.remaining - 1) if drafts else 0,
-            context=len(sequence.tokens),
-            asked=branch.depth,
-            drafts=drafts,
-            dear=bool(getattr(self._drafting.drafters.get(branch.drafter), "computes", False)),
-            hot=not sequence.params.greedy,
-        )
 
     def _collect(self) -> None:
         """Take in what was submitted since."""
@@ -298,8 +244,8 @@ class EngineCore:
         branch.ended = sequence.finish is not None
         branch.texts.extend((*texts, tail))
         tokens = tuple(sequence.tokens[len(sequence.tokens) - fresh :])
-        drafted, logprobs = tuple(sequence.accepted_tokens[start:]), tuple(sequence.logprobs[start:])
-        request.chunks.append(Chunk(branch.index, tokens, texts, drafted, logprobs, sequence.finish, tail))
+        drafters, logprobs = tuple(sequence.drafters[start:]), tuple(sequence.logprobs[start:])
+        request.chunks.append(Chunk(branch.index, tokens, texts, drafters, logprobs, sequence.finish, tail))
 
     def _reap(self) -> None:
         """Take out sequences that have ended or whose request was cancelled, and give their slots back."""
@@ -339,7 +285,11 @@ class EngineCore:
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
-    def _check_drafter(self, name: str) -> None:
-        if name != PLAIN and name not in self._drafting.drafters:
-            known = ", ".join([*self._drafting.drafters, PLAIN])
-            raise InvalidParameter("drafter", f"{name!r} is not loaded; choose one of {known}")
+    def _check_drafter(self, drafter: str) -> tuple[str, ...]:
+        """The drafters it stands for, all of them there."""
+        names = members(drafter)
+        for name in names:
+            if name not in self._drafting.drafters:
+                known = ", ".join([*self._drafting.drafters, PLAIN])
+                raise InvalidParameter("drafter", f"{name!r} is not loaded; choose from {known}")
+        return names

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import overload
 
@@ -17,9 +18,6 @@ from headstart.draft.base import Drafter, DraftRequest, Learner
 from headstart.engine.request import Branch
 
 log = logging.getLogger(__name__)
-
-PLAIN = "none"
-"""The drafter name that means no drafter."""
 
 MOST_SUCCESSORS = 64
 
@@ -46,6 +44,16 @@ class TokenView(Sequence[int]):
         return self._tokens[index]
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A drafter is asked for a draft of at most ``depth`` levels and ``nodes`` tokens, for the sequence of ``turn``."""
+
+    turn: Turn
+    drafter: str
+    depth: int
+    nodes: int
+
+
 class Drafting:
     """All drafters of an engine, asked for a whole batch at once. ``on_failure`` is called with a drafter's name and
     what it did wrong."""
@@ -66,9 +74,13 @@ class Drafting:
         """Sequences each drafter was asked for in the last round."""
 
     def successors(self, branch: Branch) -> int:
-        """How many of the target's best tokens per row the sequence's drafter wants to learn from."""
-        wanted = getattr(self.drafters.get(branch.drafter), "successors", 0)
-        return wanted if type(wanted) is int and 0 < wanted <= MOST_SUCCESSORS else 0
+        """How many of the target's best tokens per row the sequence's drafters want to learn from."""
+        wanted = [getattr(self.drafters[name], "successors", 0) for name in branch.drafters]
+        return max((w for w in wanted if type(w) is int and 0 < w <= MOST_SUCCESSORS), default=0)
+
+    def computes(self, name: str) -> bool:
+        """Whether the drafter computes for every token it drafts."""
+        return bool(getattr(self.drafters.get(name), "computes", False))
 
     def join(self, branch: Branch) -> None:
         self.branches[branch.sequence.id] = branch
@@ -77,85 +89,86 @@ class Drafting:
         """The sequence is over, however it ended."""
         if self.branches.pop(branch.sequence.id, None) is None:
             return
-        drafter = self.drafters.get(branch.drafter)
         sequence = branch.sequence
-        if drafter is not None:
+        for name in branch.drafters:
             try:
-                drafter.finish(sequence.id, TokenView(sequence.tokens), sequence.prompt_length, branch.tenant)
+                view = TokenView(sequence.tokens)
+                self.drafters[name].finish(sequence.id, view, sequence.prompt_length, branch.tenant)
             except Exception as error:
-                self._warn(branch.drafter, "finish raised", error)
+                self._warn(name, "finish raised", error)
 
-    def propose(self, turns: Sequence[Turn]) -> list[Draft]:
-        """One well-formed draft per turn, within its limits. Never raises."""
-        drafts = [EMPTY] * len(turns)
+    def begin(self) -> None:
+        """Another round: counts start at zero."""
         self.seconds, self.drafted, self.asks = {}, {}, {}
+
+    def ask(self, asks: Sequence[Ask]) -> list[Draft]:
+        """One well-formed draft per ask, within its limits; its ``source`` is who was asked. Never raises."""
+        drafts = [EMPTY] * len(asks)
         groups: dict[str, list[int]] = {}
-        for i, turn in enumerate(turns):
-            if turn.depth > 0:
-                groups.setdefault(self.branches[turn.sequence.id].drafter, []).append(i)
+        for i, ask in enumerate(asks):
+            groups.setdefault(ask.drafter, []).append(i)
         for name, members in groups.items():
             started = perf_counter()
             try:
-                found = self.drafters[name].propose([self._request(turns[i]) for i in members])
+                found = self.drafters[name].propose([self._request(asks[i]) for i in members])
                 if len(found) != len(members):
                     raise ValueError(f"{len(found)} drafts for {len(members)} requests")
             except Exception as error:
                 for i in members:
-                    self._fail(turns[i], name, "raised", error)
+                    self._fail(asks[i], "raised", error)
                 continue
             for i, draft in zip(members, found, strict=True):
-                drafts[i] = self._checked(turns[i], name, draft)
-            self.seconds[name] = perf_counter() - started
-            self.asks[name] = len(members)
-            self.drafted[name] = sum(len(drafts[i]) for i in members)
+                drafts[i] = self._checked(asks[i], draft)
+            self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - started
+            self.asks[name] = self.asks.get(name, 0) + len(members)
+            self.drafted[name] = self.drafted.get(name, 0) + sum(len(drafts[i]) for i in members)
         return drafts
 
     def observe(self, turns: Sequence[Turn]) -> None:
-        """Tell each drafter what the target thought, and what came of its draft."""
+        """Tell each sequence's drafters what the target thought, and the one whose draft was verified what came of
+        it."""
         for turn in turns:
-            name = self.branches[turn.sequence.id].drafter
-            drafter = self.drafters.get(name)
-            if drafter is None:
-                continue
-            try:
-                if turn.learned and isinstance(drafter, Learner):
-                    drafter.learn(turn.sequence.id, turn.learned)
-                if len(turn.draft):
-                    drafter.observe(turn.sequence.id, turn.draft, turn.accepted)
-            except Exception as error:
-                self._warn(name, "feedback raised", error)
+            for name in self.branches[turn.sequence.id].drafters:
+                drafter = self.drafters[name]
+                try:
+                    if turn.learned and isinstance(drafter, Learner):
+                        drafter.learn(turn.sequence.id, turn.learned)
+                    if len(turn.draft) and turn.draft.source == name:
+                        drafter.observe(turn.sequence.id, turn.draft, turn.accepted)
+                except Exception as error:
+                    self._warn(name, "feedback raised", error)
 
-    def _request(self, turn: Turn) -> DraftRequest:
-        sequence = turn.sequence
+    def _request(self, ask: Ask) -> DraftRequest:
+        sequence = ask.turn.sequence
         return DraftRequest(
             sequence_id=sequence.id,
             tokens=TokenView(sequence.tokens),
             prompt_length=sequence.prompt_length,
-            depth=turn.depth,
-            nodes=turn.nodes,
+            depth=ask.depth,
+            nodes=ask.nodes,
             params=sequence.params,
             seed=sequence.law.seed,
             tenant=self.branches[sequence.id].tenant,
-            with_q=samples(turn),
+            with_q=samples(ask.turn),
         )
 
-    def _checked(self, turn: Turn, name: str, draft: Draft) -> Draft:
+    def _checked(self, ask: Ask, draft: Draft) -> Draft:
         try:
             problem = draft.problem(self.vocab_size)
             if problem is not None:
-                return self._fail(turn, name, "malformed", problem)
-            if samples(turn):
+                return self._fail(ask, "malformed", problem)
+            if samples(ask.turn):
                 draft = draft.principal_chain()
-            cut = draft.truncated(turn.depth, turn.nodes)
+            cut = draft.truncated(ask.depth, ask.nodes)
             if cut is not draft:
-                self._fail(turn, name, "too long", f"{len(draft)} tokens for depth {turn.depth}")
-            return cut
+                self._fail(ask, "too long", f"{len(draft)} tokens for depth {ask.depth}")
+            return cut if cut.source == ask.drafter else replace(cut, source=ask.drafter)
         except Exception as error:  # not even a Draft
-            return self._fail(turn, name, "malformed", error)
+            return self._fail(ask, "malformed", error)
 
-    def _fail(self, turn: Turn, name: str, reason: str, detail: object) -> Draft:
-        turn.fail(reason)
-        self._warn(name, reason, detail)
+    def _fail(self, ask: Ask, reason: str, detail: object) -> Draft:
+        ask.turn.fail(ask.drafter, reason)
+        self._warn(ask.drafter, reason, detail)
         return EMPTY
 
     def _warn(self, name: str, reason: str, detail: object) -> None:

@@ -30,9 +30,10 @@ class SequenceRound:
     """One sequence's part in a round.
 
     ``counts`` are the very numbers added to the sequence's ``SpecRecord``; ``None`` says that the sequence took no part
-    but got its first token, from prefill. ``drafter`` is who was asked, ``"none"`` for plain requests. ``reason`` says
-    why nothing was drafted, ``None`` where something was. ``gap`` are the seconds since the sequence's last tokens;
-    ``None`` for its first. ``tag`` is what the submitter passed along.
+    but got its first token, from prefill. ``drafter`` is whose draft was verified; where there was none, whom the
+    request names, ``"none"`` for plain requests. ``reason`` says why nothing was drafted, ``None`` where something was.
+    ``gap`` are the seconds since the sequence's last tokens; ``None`` for its first. ``tag`` is what the submitter
+    passed along.
     """
 
     sequence_id: int

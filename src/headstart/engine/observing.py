@@ -13,7 +13,6 @@ from time import perf_counter
 from headstart.control.depth import DepthController, DepthQuery
 from headstart.decode.record import StepTimes
 from headstart.decode.round import Prefill, Turn
-from headstart.engine.drafting import PLAIN
 from headstart.engine.events import Observer, RequestEvent, RoundEvent, SequenceRound, Stage
 from headstart.engine.request import Branch, Request
 
@@ -44,9 +43,9 @@ class Observing:
         now = perf_counter()
         sequences = []
         for branch, query, turn in zip(branches, queries, turns, strict=True):
-            for failure in turn.failures:
+            for drafter, failure in turn.failures:
                 if failure == "bad q":  # found while verifying; the others were told when they happened
-                    self.drafter_failed(branch.drafter, failure)
+                    self.drafter_failed(drafter, failure)
             if turn.counts is not None:
                 reason = None if turn.counts.drafted else self._reason(branch, query, turn)
                 sequences.append(_part(branch, turn, reason, now))
@@ -87,7 +86,7 @@ class Observing:
             self._call(lambda: observer.drafter_failed(drafter, reason))
 
     def _reason(self, branch: Branch, query: DepthQuery, turn: Turn) -> str:
-        if branch.drafter == PLAIN or branch.depth == 0:
+        if not branch.drafters or branch.depth == 0:
             return "not wanted"
         if turn.failures:
             return "drafter failed"
@@ -110,4 +109,5 @@ def _part(branch: Branch, turn: Turn | None, reason: str | None, now: float) -> 
     gap = None if branch.emitted_at is None else now - branch.emitted_at
     branch.emitted_at = now
     counts = None if turn is None else turn.counts
-    return SequenceRound(branch.sequence.id, branch.request.tag, branch.drafter, counts, reason, gap)
+    drafter = branch.drafter if counts is None or not counts.drafted else counts.drafter
+    return SequenceRound(branch.sequence.id, branch.request.tag, drafter, counts, reason, gap)

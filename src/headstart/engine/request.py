@@ -22,8 +22,9 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 class Speculation:
     """How one request wants to be drafted for. Never changes its text.
 
-    ``drafter`` is a name the engine knows, ``"none"``, or ``None`` for the engine's default; ``depth`` fixes the depth,
-    ``0`` is plain, ``None`` leaves it to the controller. ``tenant`` isolates what drafters remember across requests.
+    ``drafter`` is a name the engine knows, several in the order they are asked (``"ngram+model"``), ``"none"``, or
+    ``None`` for the engine's default; ``depth`` fixes the depth, ``0`` is plain, ``None`` leaves it to the controller.
+    ``tenant`` isolates what drafters remember across requests.
     """
 
     drafter: str | None = None
@@ -37,13 +38,13 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Tokens that left one sequence in one round. ``texts[i]`` became stable with ``token_ids[i]``; ``from_draft[i]``
-    says whether that token was drafted."""
+    """Tokens that left one sequence in one round. ``texts[i]`` became stable with ``token_ids[i]``; ``drafters[i]``
+    drafted that token, ``None`` if it is the target's own."""
 
     index: int
     token_ids: tuple[int, ...]
     texts: tuple[str, ...]
-    from_draft: tuple[bool, ...]
+    drafters: tuple[str | None, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
     tail: str = ""
@@ -53,11 +54,17 @@ class Chunk:
     def text(self) -> str:
         return "".join(self.texts) + self.tail
 
+    @property
+    def from_draft(self) -> tuple[bool, ...]:
+        """For every token, whether it was drafted."""
+        return tuple(drafter is not None for drafter in self.drafters)
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One finished sequence. ``token_ids`` include a final stop id; ``text`` does not, unless asked for. ``error`` says
-    what went wrong when ``finish_reason`` is ``error``."""
+    """One finished sequence. ``token_ids`` include a final stop id; ``text`` does not, unless asked for.
+    ``drafters[i]`` drafted ``token_ids[i]``, ``None`` if it is the target's own. ``error`` says what went wrong when
+    ``finish_reason`` is ``error``."""
 
     index: int
     token_ids: list[int]
@@ -66,9 +73,14 @@ class Completion:
     stopped_by: int | str | None
     error: str | None
     seed: int
-    from_draft: list[bool]
+    drafters: list[str | None]
     logprobs: list[TokenLogprob] | None
     record: SpecRecord
+
+    @property
+    def from_draft(self) -> list[bool]:
+        """For every token, whether it was drafted."""
+        return [drafter is not None for drafter in self.drafters]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +113,9 @@ class Branch:
     index: int
     sequence: Decoding
     drafter: str
+    """As the request names it, for metrics."""
+    drafters: tuple[str, ...]
+    """The same, one by one, in the order they are asked; none for plain decoding."""
     depth: int | None
     tenant: str | None
     delivered: int = 0
@@ -124,7 +139,7 @@ class Branch:
             stopped_by=sequence.stopped_by,
             error=sequence.error,
             seed=sequence.law.seed,
-            from_draft=list(sequence.accepted_tokens),
+            drafters=list(sequence.drafters),
             logprobs=sequence.logprobs if sequence.params.logprobs is not None else None,
             record=sequence.record,
         )

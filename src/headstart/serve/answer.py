@@ -13,7 +13,7 @@ from contextlib import aclosing
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from headstart.engine.drafting import PLAIN
+from headstart.draft.ensemble import PLAIN
 from headstart.engine.request import Chunk
 from headstart.serve.acceptance import speculative_decoding
 from headstart.serve.asked import Asked

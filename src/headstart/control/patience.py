@@ -1,0 +1,63 @@
+"""Whether asking a drafter for a sequence has been worth it, and how long it may rest if not.
+
+Worth is in tokens of plain decoding: what a draft was expected to bring, less the time spent on it. Rests grow while
+asking stays in vain and are bounded, so that a drafter comes back. Knows numbers; not what a draft is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WORTH_SMOOTHING = 0.1
+PATIENCE = 8
+LONGEST_NAP = 32
+"""Rounds a sequence's drafter may go unasked at most: probing is bounded, and so is not probing."""
+
+
+@dataclass(slots=True)
+class _Mood:
+    worth: float = 0.0
+    """Running mean."""
+    barren: int = 0
+    """Times in a row that asking was not worth it."""
+    nap: int = 0
+    """Rounds still to rest."""
+
+
+class Patience:
+    """Running worth and rests, by sequence and drafter."""
+
+    def __init__(self) -> None:
+        self._moods: dict[int, dict[str, _Mood]] = {}
+        self._worth: dict[str, float] = {}
+        """Running mean by drafter, over all sequences."""
+
+    def rests(self, sequence_id: int, drafter: str) -> bool:
+        """Whether the drafter rests in this round, which then counts as one."""
+        mood = self._moods.get(sequence_id, {}).get(drafter)
+        if mood is None or mood.nap == 0:
+            return False
+        mood.nap -= 1
+        return True
+
+    def worth(self, sequence_id: int, drafter: str) -> float:
+        """What asking is expected to bring: as it was for this sequence, or for others before there is anything."""
+        mood = self._moods.get(sequence_id, {}).get(drafter)
+        return self._worth.get(drafter, 0.0) if mood is None else mood.worth
+
+    def learn(self, sequence_id: int, drafter: str, worth: float) -> None:
+        """The drafter was asked, and it was worth that much."""
+        mood = self._moods.setdefault(sequence_id, {}).setdefault(drafter, _Mood())
+        mood.worth += WORTH_SMOOTHING * (worth - mood.worth)
+        mean = self._worth.setdefault(drafter, worth)
+        self._worth[drafter] = mean + WORTH_SMOOTHING * (worth - mean)
+        if mood.worth > 0:
+            mood.barren = 0
+            return
+        mood.barren += 1
+        if mood.barren >= PATIENCE:
+            mood.nap = min(LONGEST_NAP, 2 ** min(mood.barren - PATIENCE, 10))
+
+    def forget(self, sequence_id: int) -> None:
+        """The sequence is over."""
+        self._moods.pop(sequence_id, None)

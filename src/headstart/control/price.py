@@ -1,0 +1,92 @@
+"""What asking a drafter costs, measured: per sequence asked, per token drafted, per token it has to catch up with.
+
+A drafter that was not asked for a while must first take in what it missed: a draft model computes it, an n-gram index
+reads it. That time is kept apart, so that one long prompt does not make every later draft look dear. Also keeps what
+may be spent on trying a drafter that does not look worth it. Knows names, counts and seconds.
+"""
+
+from __future__ import annotations
+
+from headstart.control.depth import RoundCost
+from headstart.control.limits import MAX_DEPTH
+
+SMOOTHING = 0.05
+
+USUAL_LAG = MAX_DEPTH + 1
+"""Tokens a drafter that is asked in every round may have missed: the last round's."""
+
+PROBE_SHARE = 0.02
+"""Share of a plain step's time, per round, that is saved up for asking a drafter that is not expected to pay."""
+
+PROBE_EVERY = 16
+"""Rounds between such probes, at least."""
+
+
+class Prices:
+    """Running means of every drafter's costs, and what is saved up for probing each."""
+
+    def __init__(self) -> None:
+        self._ask: dict[str, float] = {}
+        self._token: dict[str, float] = {}
+        self._missed: dict[str, float] = {}
+        self._saved: dict[str, float] = {}
+        self._asked_at: dict[int, dict[str, int]] = {}
+        """Tokens of each sequence when each drafter was last asked for it."""
+        self._lag: dict[str, int] = {}
+        """Missed tokens that each drafter must take in this round, where they are more than usual."""
+
+    def begin(self) -> None:
+        """Another round."""
+        self._lag.clear()
+
+    def asked(self, sequence_id: int, drafter: str, context: int) -> None:
+        """``drafter`` is asked in this round for a sequence of ``context`` tokens."""
+        lag = self.lag(sequence_id, drafter, context)
+        if lag > USUAL_LAG:
+            self._lag[drafter] = self._lag.get(drafter, 0) + lag
+        self._asked_at.setdefault(sequence_id, {})[drafter] = context
+
+    def lag(self, sequence_id: int, drafter: str, context: int) -> int:
+        """Tokens that ``drafter`` has missed of a sequence; all of them if it was never asked."""
+        return context - self._asked_at.get(sequence_id, {}).get(drafter, 0)
+
+    def ask(self, drafter: str) -> float:
+        """Seconds per sequence asked, catching up not counted; 0 while unknown."""
+        return self._ask.get(drafter, 0.0)
+
+    def token(self, drafter: str) -> float | None:
+        """Seconds per token drafted, catching up not counted; ``None`` while unknown."""
+        return self._token.get(drafter)
+
+    def catch_up(self, drafter: str, lag: int) -> float:
+        """Seconds to take in ``lag`` missed tokens; 0 while unknown, or if they are no more than usual."""
+        return self._missed.get(drafter, 0.0) * lag if lag > USUAL_LAG else 0.0
+
+    def probe(self, drafter: str, cost: float, plain: float) -> bool:
+        """Whether ``cost`` seconds may be spent on trying a drafter against expectation; saves up if not yet.
+        ``plain`` is this sequence's part of a plain step's seconds."""
+        saved = self._saved.get(drafter, 0.0) + PROBE_SHARE * plain
+        affordable = saved >= max(cost, PROBE_EVERY * PROBE_SHARE * plain)
+        self._saved[drafter] = 0.0 if affordable else saved
+        return affordable
+
+    def observe(self, cost: RoundCost) -> None:
+        """Learn from a round's seconds. One in which a drafter had to catch up teaches only what that costs."""
+        for name, seconds in cost.draft_seconds.items():
+            asks, drafted, lag = cost.asks.get(name, 0), cost.drafted.get(name, 0), self._lag.get(name, 0)
+            if not lag:
+                if asks:
+                    _follow(self._ask, name, seconds / asks)
+                if drafted:
+                    _follow(self._token, name, seconds / drafted)
+            elif name in self._ask:
+                _follow(self._missed, name, max(0.0, seconds - asks * self._ask[name]) / lag)
+
+    def forget(self, sequence_id: int) -> None:
+        """The sequence is over."""
+        self._asked_at.pop(sequence_id, None)
+
+
+def _follow(means: dict[str, float], name: str, value: float) -> None:
+    mean = means.setdefault(name, value)
+    means[name] = mean + SMOOTHING * (value - mean)

@@ -1,0 +1,119 @@
+"""What drafts are worth: expected tokens against the seconds that their rows take.
+
+Expected tokens are sums of path probabilities, from learned acceptance; seconds come from the cost curve and from what
+a round takes beside its forward call. Knows drafts as shapes with confidences; whom to ask is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headstart.control.acceptance import Acceptance
+from headstart.control.cost import CostCurve
+from headstart.control.depth import DepthQuery, Load, Outcome, Proposal, path_probabilities
+
+SMOOTHING = 0.05
+
+Node = tuple[float, int, int]
+"""Minus the path probability, the proposal's index, the node: sorts by likelihood, parents before children."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stake:
+    """What a draft promises if it were the round's only one: the nodes worth a row, the round's tokens per second, and
+    ``net``, the tokens gained less the time of the rows, in tokens of plain decoding."""
+
+    nodes: list[int]
+    rate: float
+    net: float
+
+
+class Value:
+    """Sums over rows.
+
+    Args:
+        curve: seconds of a forward call; corrected here while running.
+        acceptance: how likely nodes are to be accepted.
+    """
+
+    def __init__(self, curve: CostCurve, acceptance: Acceptance) -> None:
+        self.curve = curve
+        self.acceptance = acceptance
+        self.rest = 0.0
+        """Running mean of a round's seconds outside drafting and the forward call."""
+
+    def learn(self, rows: int, keys: int, forward_seconds: float, rest_seconds: float) -> None:
+        """One round's seconds, without prompts in it."""
+        self.curve.observe(rows, keys, forward_seconds)
+        self.rest += SMOOTHING * (rest_seconds - self.rest)
+
+    def seconds(self, rows: int, keys: int) -> float:
+        """Of a round without drafting."""
+        return self.curve.predict(rows, keys) + self.rest
+
+    def plain(self, load: Load) -> float:
+        """Seconds of the round if nobody drafts."""
+        return self.seconds(load.rows, load.keys)
+
+    def drafted(self, load: Load, query: DepthQuery, rows: int) -> float:
+        """Seconds of the round if one sequence drafts ``rows`` tokens."""
+        return self.seconds(load.rows + rows, load.keys + rows * query.context)
+
+    def paths(self, proposal: Proposal) -> list[float]:
+        """Probability that each node is reached and accepted."""
+        query, draft = proposal.query, proposal.draft
+        conditional = [
+            self.acceptance.conditional(
+                query.sequence_id, kind(query), depth, None if draft.confidence is None else draft.confidence[i]
+            )
+            for i, depth in enumerate(draft.depths())
+        ]
+        return path_probabilities(draft, conditional)
+
+    def best_prefix(
+        self, nodes: Sequence[Node], proposals: Sequence[Proposal], rows: int, keys: int, load: Load
+    ) -> int:
+        """How many of ``nodes`` give the most expected tokens per second; steps in the curve rule out stopping
+        early."""
+        tokens = float(max(1, load.sequences))
+        best, best_rate = 0, tokens / self.seconds(rows, keys)
+        for count, (negative, i, _) in enumerate(nodes, start=1):
+            tokens -= negative
+            rows += 1
+            keys += proposals[i].query.context
+            rate = tokens / self.seconds(rows, keys)
+            if rate > best_rate:
+                best, best_rate = count, rate
+        return best
+
+    def stake(self, proposal: Proposal, load: Load) -> Stake:
+        """A draft judged alone."""
+        paths = self.paths(proposal)
+        nodes = sorted((-probability, 0, node) for node, probability in enumerate(paths))
+        kept = [node for _, _, node in nodes[: self.best_prefix(nodes, [proposal], load.rows, load.keys, load)]]
+        tokens, sequences = sum(paths[node] for node in kept), max(1, load.sequences)
+        rate = (sequences + tokens) / self.drafted(load, proposal.query, len(kept))
+        return Stake(kept, rate, self.net(proposal.query, tokens, len(kept), load))
+
+    def net(self, query: DepthQuery, tokens: float, rows: int, load: Load, spent: float = 0.0) -> float:
+        """``tokens`` expected of ``rows`` rows, less their time and ``spent`` seconds, in tokens of plain decoding."""
+        plain = self.plain(load)
+        return tokens - ((self.drafted(load, query, rows) + spent) / plain - 1.0) * max(1, load.sequences)
+
+    def hindrance(self, proposal: Proposal, *, alone: bool) -> str:
+        """Why not even a draft's likeliest node is worth a row."""
+        best = max(self.paths(proposal))
+
+        def pays(rows: int, keys: int, context: int) -> bool:
+            return (1.0 + best) / self.seconds(rows + 1, keys + context) > 1.0 / self.seconds(rows, keys)
+
+        context = proposal.query.context
+        if not alone and pays(1, context, context):
+            return "busy batch"
+        return "context too long" if pays(1, 0, 0) else "acceptance too low"
+
+
+def kind(of: DepthQuery | Outcome) -> str:
+    """Whose acceptance it is: a drafter's under greedy decoding or under sampling, which differ much."""
+    return f"{of.drafter} sampled" if of.hot else of.drafter

@@ -1,0 +1,46 @@
+"""Several drafters for one request: an ordered set of names, written ``ngram+model``.
+
+The first is asked first, so cheap ones belong in front; whether the next is asked at all is decided every round, by
+what the ones before it said. Knows names only: who is asked, and whose draft is verified, is the engine's and the
+controller's concern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headstart.errors import InvalidParameter
+
+PLAIN = "none"
+"""The drafter name that means no drafter."""
+
+JOINT = "+"
+
+
+def members(drafter: str) -> tuple[str, ...]:
+    """The drafters that a name stands for, in order; none for ``"none"``.
+
+    Raises:
+        InvalidParameter: a part is empty, twice there, or ``"none"`` among others.
+    """
+    if drafter == PLAIN:
+        return ()
+    names = tuple(drafter.split(JOINT))
+    if "" in names:
+        raise InvalidParameter("drafter", f"{drafter!r} lacks a name; write one, or several as ngram{JOINT}model")
+    if PLAIN in names:
+        raise InvalidParameter("drafter", f"{drafter!r}: {PLAIN} stands alone")
+    if len(set(names)) < len(names):
+        raise InvalidParameter("drafter", f"{drafter!r} names a drafter twice")
+    return names
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise ``InvalidParameter`` unless drafters of these names can be told apart and named together."""
+    seen = {PLAIN}
+    for name in names:
+        if not name or JOINT in name:
+            raise InvalidParameter("drafters", f"a name must not be empty or contain {JOINT!r}, got {name!r}")
+        if name in seen:
+            raise InvalidParameter("drafters", f"names must differ and not be {PLAIN!r}, got {name!r} again")
+        seen.add(name)
