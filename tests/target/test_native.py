@@ -8,6 +8,7 @@ from tests import tiny
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from headstart.decode.params import SamplingParams
+from headstart.decode.segment import Segment
 from headstart.draft.ngram import NgramDrafter
 from headstart.engine.engine import Engine
 from headstart.errors import InvalidParameter
@@ -20,7 +21,7 @@ from headstart.target.native.layout import interleave, pack, quantise
 
 
 def test_panels_hold_every_weight_once() -> None:
-    for dtype in (torch.float32, torch.bfloat16, torch.int8):
+    for dtype in (torch.float32, torch.bfloat16):
         weight = torch.arange(50 * 6).view(50, 6).remainder(101).to(dtype)
         panels = pack(weight)
         assert panels.shape == (2, 6, 32)
@@ -29,6 +30,15 @@ def test_panels_hold_every_weight_once() -> None:
             at = order.index(row % 32)
             assert torch.equal(panels[row // 32, :, at], weight[row])
         assert not panels[1, :, [order.index(r) for r in range(18, 32)]].any()
+
+
+def test_int8_panels_hold_four_columns_of_an_output_together() -> None:
+    weight = (torch.arange(50 * 8).view(50, 8) % 255 - 127).to(torch.int8)
+    panels = pack(weight)
+    assert panels.shape == (2, 2, 32, 4)
+    for row in (0, 1, 31, 32, 49):
+        assert torch.equal(panels[row // 32, :, row % 32].flatten().int() - 128, weight[row].int())
+    assert (panels[1, :, 18:] == 128).all()
 
 
 def test_gates_and_ups_take_turns() -> None:
@@ -69,6 +79,27 @@ def test_int8_is_another_model_and_lossless_against_itself() -> None:
         o.token_ids for o in plain
     ]
     assert [o.token_ids for o in Engine(whole).generate(prompts, params)] != [o.token_ids for o in plain]
+
+
+@pytest.mark.parametrize("setting", [{}, {"weights": "int8"}])
+def test_portable_c_computes_the_same(setting: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs where there is no AVX-512: other instructions, the same sums."""
+    segment = [Segment(None, 0, tiny.ids(40, 2))]
+
+    def logits() -> torch.Tensor:
+        target = Target(tiny.model(), None, name="tiny", kv_tokens=1024, kernels="native", **setting)
+        assert target.numerics.exact_rows
+        segment[0].extent = target.pool.reserve(64)
+        return target.forward(segment)
+
+    here = logits()
+    monkeypatch.setattr(build, "FLAGS", tuple(f for f in build.FLAGS if f != "-march=native"))
+    build.library.cache_clear()
+    try:
+        portable = logits()
+    finally:
+        build.library.cache_clear()
+    torch.testing.assert_close(portable, here, rtol=1e-4, atol=1e-4)
 
 
 def test_without_a_compiler_torch_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from headstart.target.cache import cache_dir
 
 SOURCE = Path(__file__).with_name("kernels.c")
+HEADERS = ("vector.h", "int8.h", "products.h", "attention.h")
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-Wno-psabi")
 COMPILERS = ("cc", "gcc", "clang")
 
@@ -39,7 +40,8 @@ def library() -> ctypes.CDLL:
     if compiler is None:
         raise BuildFailed("no C compiler found (tried $CC, cc, gcc, clang)")
     version = _run([compiler, "--version"]).splitlines()[0]
-    key = hashlib.sha256("\0".join((SOURCE.read_text(), *FLAGS, version, _processor())).encode()).hexdigest()[:16]
+    sources = [SOURCE.with_name(name).read_text() for name in (SOURCE.name, *HEADERS)]
+    key = hashlib.sha256("\0".join((*sources, *FLAGS, version, _processor())).encode()).hexdigest()[:16]
     target = cache_dir() / "native" / f"kernels-{key}.so"
     if not target.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)

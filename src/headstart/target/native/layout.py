@@ -12,7 +12,8 @@ KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 def pack(weight: torch.Tensor) -> torch.Tensor:
     """``[n, k]`` float32, bfloat16 or int8 to panels ``[n / 32, k, 32]``; n is filled up with zero rows.
 
-    In bfloat16 panels the two halves of 16 outputs are interleaved, so that one 32-bit lane holds one of each.
+    In bfloat16 panels the two halves of 16 outputs are interleaved, so that one 32-bit lane holds one of each. int8
+    becomes uint8 ``w + 128``, four columns of an output together: ``[n / 32, k / 4, 32, 4]``.
     """
     n, k = weight.shape
     fill = -n % PANEL
@@ -20,6 +21,9 @@ def pack(weight: torch.Tensor) -> torch.Tensor:
         weight = torch.cat([weight, weight.new_zeros(fill, k)])
     if weight.dtype == torch.bfloat16:
         return weight.view(-1, 2, LANES, k).permute(0, 3, 2, 1).reshape(-1, k, PANEL).contiguous()
+    if weight.dtype == torch.int8:
+        unsigned = (weight.to(torch.int16) + 128).to(torch.uint8)
+        return unsigned.view(-1, PANEL, k // 4, 4).transpose(1, 2).contiguous()
     return weight.view(-1, PANEL, k).transpose(1, 2).contiguous()
 
 
