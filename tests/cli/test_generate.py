@@ -27,6 +27,7 @@ def test_one_text_however_it_is_made(call: Any, tiny: str, tiny_base: str, tempe
     assert answer(call, *base, "--stream") == plain
     assert answer(call, *base, "--show-drafts") == plain
     assert answer(call, *base, "--draft-model", tiny_base) == plain
+    assert answer(call, *base, "--draft-model", tiny_base, "--drafter", "model+ngram", "--depth", 3) == plain
     assert answer(call, *base, "--depth", 0) == plain
     arguments = ("-", *base[1:])
     assert answer(call, *arguments, input="aa bb aa bb") == plain
@@ -36,7 +37,8 @@ def test_numbers_go_to_stderr(call: Any, tiny: str) -> None:
     result = call("generate", "aa bb", "--model", tiny, "--max-tokens", 8, "--show-drafts", "--temperature", 0.5)
     assert "8 tokens in" in result.stderr or "tokens in" in result.stderr
     assert "seed " in result.stderr
-    assert "drafted and accepted" in result.stderr
+    assert "drafted by ngram and accepted" in result.stderr
+    assert "of the target's own" in result.stderr
     assert "tokens in" not in result.stdout
 
 
@@ -44,9 +46,16 @@ def test_colours_mark_accepted_drafts(call: Any, tiny: str, monkeypatch: Any) ->
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     base = ("aa bb aa bb", "--model", tiny, "--max-tokens", 24)
-    coloured = answer(call, *base, "--show-drafts", "--draft-model", "self")
-    assert "\x1b[32m" in coloured
-    assert coloured.replace("\x1b[32m", "").replace("\x1b[0m", "") == answer(call, *base)
+    plain = answer(call, *base)
+    for route, depth, codes in (("model+ngram", 3, {"\x1b[32m"}), ("ngram+model", None, {"\x1b[32m", "\x1b[36m"})):
+        more = () if depth is None else ("--depth", depth)
+        coloured = answer(call, *base, "--show-drafts", "--draft-model", "self", "--drafter", route, *more)
+        found = {code for code in ("\x1b[32m", "\x1b[36m") if code in coloured}
+        assert found <= codes
+        assert found or depth is None
+        for code in (*found, "\x1b[0m"):
+            coloured = coloured.replace(code, "")
+        assert coloured == plain
 
 
 def test_json(call: Any, tiny: str, tmp_path: Path) -> None:
@@ -91,6 +100,8 @@ def test_stop_ends_the_text(call: Any, tiny: str) -> None:
         (("--model", "/no/such/folder"), ("/no/such/folder",)),
         (("--drafter", "eagle9"), ("--drafter", "eagle9")),
         (("--drafter", "model"), ("--draft-model",)),
+        (("--drafter", "ngram+model"), ("--draft-model",)),
+        (("--drafter", "ngram+none"), ("--drafter", "none")),
         (("--drafter", "none", "--draft-model", "self"), ("--draft-model",)),
         (("--depth", "-1"), ("--depth",)),
         (("--dtype", "int3"), ("dtype", "int3")),

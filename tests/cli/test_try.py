@@ -19,6 +19,7 @@ from headstart.engine.engine import Engine
 SRC = Path(__file__).resolve().parents[2] / "src"
 PROMPTS = ("--prompt", "aa bb aa bb aa bb", "--prompt", "Why?")
 
+ROUTES = ["plain", "ngram", "model", "ngram+model"]
 ROW = {
     "route", "baseline", "prompt", "kind", "temperature", "tokens", "seconds", "decode_tokens", "decode_seconds",
     "tok_s", "tok_s_total", "speedup", "speedup_total", "drafted", "accepted", "rounds", "acceptance_rate",
@@ -43,7 +44,7 @@ def test_every_route_is_identical_to_plain(
     assert result.exit_code == 0, result.output
     found = json.loads(file.read_text())
     assert set(found) == TOP
-    assert [row["route"] for row in found["results"]] == ["plain", "ngram", "model"] * 2
+    assert [row["route"] for row in found["results"]] == [*ROUTES, *ROUTES]
     for row in found["results"]:
         assert set(row) == ROW
         assert row["tokens"] == len(row["token_ids"]) <= 24
@@ -51,12 +52,12 @@ def test_every_route_is_identical_to_plain(
         assert row["fallbacks"] == {}
         assert row["identical"] is (None if row["route"] == "plain" else True)
         assert row["decode_seconds"] <= row["seconds"]
-    assert [total["route"] for total in found["totals"]] == ["plain", "ngram", "model"]
+    assert [total["route"] for total in found["totals"]] == ROUTES
     assert found["totals"][1]["identical"] == found["totals"][1]["compared"] == 2
     assert found["broken_promises"] == 0
     assert found["interrupted"] is False
     assert {"headstart", "torch", "transformers"} <= set(found["versions"])
-    for word in ("plain", "ngram", "model", "yes", "tok/s", "2 of 2"):
+    for word in (*ROUTES, "yes", "tok/s", "2 of 2"):
         assert word in result.stdout
 
 
@@ -84,13 +85,13 @@ def test_against_transformers(call: Any, tiny: str, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     rows = json.loads(file.read_text())["results"]
     peers = ["transformers plain", "transformers lookup", "transformers assisted"]
-    assert [row["route"] for row in rows] == ["plain", "ngram", "model", *peers] * 2
-    greedy, sampled = rows[:6], rows[6:]
+    assert [row["route"] for row in rows] == [*ROUTES, *peers] * 2
+    greedy, sampled = rows[:7], rows[7:]
     # float32 and a tiny model: the peer decodes what we decode, so token ids, limits and stop ids were the same
-    assert greedy[3]["token_ids"] == greedy[0]["token_ids"]
-    assert [row["identical"] for row in greedy[3:]] == [None, True, True]
-    assert [row["not_compared"] for row in sampled[3:]] == [None, "n.a.", "n.a."]
-    assert all(row["baseline"] == "transformers plain" for row in greedy[4:])
+    assert greedy[4]["token_ids"] == greedy[0]["token_ids"]
+    assert [row["identical"] for row in greedy[4:]] == [None, True, True]
+    assert [row["not_compared"] for row in sampled[4:]] == [None, "n.a.", "n.a."]
+    assert all(row["baseline"] == "transformers plain" for row in greedy[5:])
     assert "differs from transformers' own plain output on 0 of 1 greedy prompts" in result.stdout
 
 
@@ -119,6 +120,10 @@ def test_a_model_without_a_chat_template_takes_text(call: Any, tiny_base: str) -
         (("--model", "x.gguf"), ("x.gguf",)),
         (("--drafter", "eagle9"), ("--drafter", "eagle9", "ngram")),
         (("--drafter", "model"), ("--draft-model",)),
+        (("--drafter", "ngram+model"), ("--draft-model",)),
+        (("--drafter", "ngram+eagle9"), ("--drafter", "'eagle9'")),
+        (("--drafter", "ngram+"), ("--drafter", "ngram+")),
+        (("--drafter", "ngram+ngram"), ("--drafter", "twice")),
         (("--drafter", "ngram", "--draft-model", "self"), ("--draft-model",)),
         (("--drafter", "ngram", "--drafter", "none"), ("--drafter",)),
         (("--depth", "0"), ("--depth",)),

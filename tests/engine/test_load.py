@@ -44,6 +44,18 @@ def test_all_routes_of_one_engine_say_the_same(folders: tuple[str, str]) -> None
     assert "measuring what rows cost" in stages
 
 
+def test_joined_routes_are_made_and_asked_together(folders: tuple[str, str]) -> None:
+    target, _ = folders
+    prompt = tiny.ids(6, 3) * 4
+    with load_engine(target, drafters=["ngram+model"], draft_model="self", dtype="float32") as engine:
+        assert engine.info["drafters"] == ["ngram", "model"]
+        assert engine.info["default_drafter"] == "ngram+model"
+        out = engine.generate([prompt], SamplingParams(max_tokens=60))[0]
+        plain = engine.generate([prompt], SamplingParams(max_tokens=60), Speculation(drafter="none"))[0]
+        assert out.token_ids == plain.token_ids
+        assert set(out.completions[0].record.by_drafter) == {"ngram", "model"}
+
+
 def test_a_depth_is_kept_and_mistakes_are_named(folders: tuple[str, str]) -> None:
     target, draft = folders
     with load_engine(target, draft_model="self", drafters=["model"], depth=3, dtype="float32") as engine:
@@ -54,6 +66,9 @@ def test_a_depth_is_kept_and_mistakes_are_named(folders: tuple[str, str]) -> Non
     for mistake, error, name in (
         ({"drafters": ["psychic"]}, InvalidParameter, "drafter"),
         ({"drafters": ["model"]}, InvalidParameter, "draft_model"),
+        ({"drafters": ["ngram+model"]}, InvalidParameter, "draft_model"),
+        ({"drafters": ["ngram+psychic"]}, InvalidParameter, "psychic"),
+        ({"drafters": ["ngram+"]}, InvalidParameter, "drafter"),
         ({"draft_model": draft + "-nowhere"}, ModelNotFound, "nowhere"),
         ({"max_model_len": 10_000}, InvalidParameter, "max_model_len"),
         ({"depth": 77}, InvalidParameter, "depth"),

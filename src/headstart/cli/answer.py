@@ -5,14 +5,31 @@ Pure functions of a finished output; prints nothing and decodes nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headstart.cli.versions import versions
+from headstart.draft.ensemble import members
 
 if TYPE_CHECKING:
     from headstart.decode.params import SamplingParams
     from headstart.engine.engine import Engine
     from headstart.engine.request import Output
+
+
+class Colour(NamedTuple):
+    """A name, and the escape sequence that starts it."""
+
+    name: str
+    code: str
+
+
+COLOURS = (
+    Colour("green", "\x1b[32m"),
+    Colour("cyan", "\x1b[36m"),
+    Colour("magenta", "\x1b[35m"),
+    Colour("yellow", "\x1b[33m"),
+)
 
 
 def stats(output: Output, route: str, params: SamplingParams) -> list[str]:
@@ -44,10 +61,19 @@ def stats(output: Output, route: str, params: SamplingParams) -> list[str]:
     return ["; ".join(parts), *([f"the drafter failed in {failures} rounds; they went on plain"] if failures else [])]
 
 
-def legend(output: Output) -> str:
+def colours(route: str) -> dict[str, Colour]:
+    """The colour of each of a route's drafters, in the order they are asked."""
+    return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(members(route))}
+
+
+def legend(output: Output, route: str) -> str:
     """What the colours of ``--show-drafts`` mean, with counts."""
-    flags = [flag for completion in output.completions for flag in completion.from_draft]
-    return f"green: {sum(flags)} tokens drafted and accepted; uncoloured: {len(flags) - sum(flags)} of the target's own"
+    names = Counter(name for completion in output.completions for name in completion.drafters)
+    shown = [
+        f"{colour.name}: {names[drafter]} tokens drafted by {drafter} and accepted"
+        for drafter, colour in colours(route).items()
+    ]
+    return "; ".join([*shown, f"uncoloured: {names[None]} of the target's own"])
 
 
 def as_json(
@@ -64,6 +90,7 @@ def as_json(
             "stopped_by": completion.stopped_by,
             "seed": completion.seed,
             "from_draft": completion.from_draft,
+            "drafters": completion.drafters,
             "stats": completion.record.as_dict(),
             **({} if completion.logprobs is None else {"logprobs": [_logprob(item) for item in completion.logprobs]}),
         }

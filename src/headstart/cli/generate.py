@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,10 +15,12 @@ import typer
 from rich.console import Console
 
 from headstart.cli import options
-from headstart.cli.answer import as_json, legend, stats
+from headstart.cli.answer import Colour, as_json, colours, legend, stats
 from headstart.cli.files import check_writable, write_json
 from headstart.cli.guard import guarded, interrupted, our_warnings, quiet_libraries, stages, stderr
+from headstart.cli.routes import HELP, checked_routes
 from headstart.control.limits import check_depth
+from headstart.draft.ensemble import PLAIN
 from headstart.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -25,8 +28,6 @@ if TYPE_CHECKING:
     from headstart.engine.engine import Engine
     from headstart.engine.request import Chunk, Output, Prompt
 
-DRAFTERS = ("ngram", "model", "none")
-DRAFTED = "\x1b[32m"
 RESET = "\x1b[0m"
 
 Number = options.SAMPLING
@@ -46,7 +47,7 @@ def generate(
         bool,
         typer.Option(
             "--show-drafts",
-            help="Stream, and colour the tokens that were drafted and accepted.",
+            help="Stream, and colour the tokens that were drafted and accepted, by drafter.",
             rich_help_panel=options.OUTPUT,
         ),
     ] = False,
@@ -57,7 +58,7 @@ def generate(
         typer.Option(
             "--drafter",
             metavar="ROUTE",
-            help="ngram, model or none. [default: model with --draft-model, else ngram]",
+            help=f"{HELP} [default: ngram+model with --draft-model, else ngram]",
             rich_help_panel=options.SPECULATION,
         ),
     ] = None,
@@ -153,7 +154,7 @@ def generate(
 
             engine = load_engine(
                 model,
-                drafters=[] if route == "none" else [route],
+                drafters=[] if route == PLAIN else [route],
                 draft_model=draft_model,
                 depth=depth,
                 nodes=nodes,
@@ -167,28 +168,20 @@ def generate(
             )
             stack.enter_context(engine)
         given = _prompt(text, system, raw, engine, console)
-        output, stopped = _decode(engine, given, params, stream, show_drafts)
+        output, stopped = _decode(engine, given, params, stream, colours(route) if show_drafts else {})
     if json is not None:
         write_json(json, as_json(output, engine, text, params, route, "auto" if depth is None else depth), force)
     for line in stats(output, route, params):
         console.print(line, style="dim", markup=False, soft_wrap=True)
     if show_drafts:
-        console.print(legend(output), markup=False, soft_wrap=True)
+        console.print(legend(output, route), markup=False, soft_wrap=True)
     if stopped:
         interrupted("interrupted; what was produced so far is shown")
 
 
 def _route(drafter: str | None, draft_model: str | None) -> str:
-    route = drafter if drafter is not None else ("ngram" if draft_model is None else "model")
-    if route not in DRAFTERS:
-        raise InvalidParameter("--drafter", f"{route!r} is unknown; choose from {', '.join(DRAFTERS)}")
-    if route == "model" and draft_model is None:
-        raise InvalidParameter(
-            "--draft-model", "the drafter model needs one; name a small model of the target's family"
-        )
-    if route != "model" and draft_model is not None:
-        raise InvalidParameter("--draft-model", f"given, but --drafter {route} does not use it")
-    return route
+    route = drafter if drafter is not None else ("ngram" if draft_model is None else "ngram+model")
+    return next(iter(checked_routes([route], draft_model)), PLAIN)
 
 
 def _prompt(text: str, system: str | None, raw: bool, engine: Engine, console: Console) -> Prompt:
@@ -203,23 +196,25 @@ def _prompt(text: str, system: str | None, raw: bool, engine: Engine, console: C
 
 
 def _decode(
-    engine: Engine, prompt: Prompt, params: SamplingParams, stream: bool, show_drafts: bool
+    engine: Engine, prompt: Prompt, params: SamplingParams, stream: bool, shown: Mapping[str, Colour]
 ) -> tuple[Output, bool]:
-    """Decode and print; on Ctrl-C what was produced so far, and ``True``."""
-    coloured = show_drafts and Console().is_terminal and Console().color_system is not None
+    """Decode and print, drafted tokens in the colour ``shown`` for their drafter; on Ctrl-C what was produced so far,
+    and ``True``."""
+    if not Console().is_terminal or Console().color_system is None:
+        shown = {}
     request = engine.submit(prompt, params)
     stopped = False
     try:
         while not request.done:
             engine.step()
             while stream and request.chunks:
-                _print_chunk(request.chunks.popleft(), coloured)
+                _print_chunk(request.chunks.popleft(), shown)
     except KeyboardInterrupt:
         stopped = True
     finally:
         engine.cancel(request)
     while stream and request.chunks:
-        _print_chunk(request.chunks.popleft(), coloured)
+        _print_chunk(request.chunks.popleft(), shown)
     output = request.output()
     if stream:
         sys.stdout.write("\n")
@@ -229,8 +224,9 @@ def _decode(
     return output, stopped
 
 
-def _print_chunk(chunk: Chunk, coloured: bool) -> None:
-    for text, drafted in zip(chunk.texts, chunk.from_draft, strict=True):
-        sys.stdout.write(f"{DRAFTED}{text}{RESET}" if coloured and drafted and text else text)
+def _print_chunk(chunk: Chunk, shown: Mapping[str, Colour]) -> None:
+    for text, drafter in zip(chunk.texts, chunk.drafters, strict=True):
+        colour = shown.get(drafter) if drafter is not None and text else None
+        sys.stdout.write(text if colour is None else f"{colour.code}{text}{RESET}")
     sys.stdout.write(chunk.tail)
     sys.stdout.flush()

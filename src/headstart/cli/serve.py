@@ -17,10 +17,9 @@ from rich.panel import Panel
 
 from headstart.cli import options
 from headstart.cli.guard import EXIT_BROKEN_PROMISE, guarded, our_warnings, quiet_libraries, stages, stderr
+from headstart.cli.routes import HELP, checked_routes
 from headstart.control.limits import check_depth
-from headstart.errors import InvalidParameter
 
-DRAFTERS = ("ngram", "model", "none")
 SERVER = "Server"
 LIMITS = "Limits"
 
@@ -33,8 +32,8 @@ def serve(
         typer.Option(
             "--drafter",
             metavar="ROUTE",
-            help="ngram, model or none. May be repeated: the first is the default, requests may choose among them. "
-            "[default: model with --draft-model, else ngram]",
+            help=f"{HELP} May be repeated: the first is the default, requests may choose among them. "
+            "[default: ngram+model with --draft-model, else ngram]",
             rich_help_panel=options.SPECULATION,
         ),
     ] = None,
@@ -121,7 +120,8 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, as OpenAI's API."""
     started = perf_counter()
-    routes = _routes(drafter, draft_model)
+    default = "ngram" if draft_model is None else "ngram+model"
+    routes = checked_routes(drafter or [default], draft_model)
     if depth is not None:
         check_depth("--depth", depth)
     console = stderr()
@@ -175,22 +175,6 @@ def serve(
         server.run(sockets=[socket])
     if not server.clean:
         raise typer.Exit(EXIT_BROKEN_PROMISE)
-
-
-def _routes(drafter: list[str] | None, draft_model: str | None) -> list[str]:
-    routes = list(dict.fromkeys(drafter)) if drafter else ["ngram" if draft_model is None else "model"]
-    for route in routes:
-        if route not in DRAFTERS:
-            raise InvalidParameter("--drafter", f"{route!r} is unknown; choose from {', '.join(DRAFTERS)}")
-    if "none" in routes and len(routes) > 1:
-        raise InvalidParameter("--drafter", "none stands alone; requests can always ask for depth 0")
-    if "model" in routes and draft_model is None:
-        raise InvalidParameter(
-            "--draft-model", "the drafter model needs one; name a small model of the target's family"
-        )
-    if "model" not in routes and draft_model is not None:
-        raise InvalidParameter("--draft-model", f"given, but --drafter {', '.join(routes)} does not use it")
-    return [] if routes == ["none"] else routes
 
 
 def _warn_open(console: Console, host: str) -> None:

@@ -23,16 +23,17 @@ from headstart.cli.files import check_writable, write_json
 from headstart.cli.guard import EXIT_BROKEN_PROMISE, guarded, interrupted, our_warnings, quiet_libraries, stages, stderr
 from headstart.cli.prompts import BUILT_IN, TryPrompt, read_prompts
 from headstart.cli.report import PLAIN, Conditions, Row, as_json, broken
+from headstart.cli.routes import HELP, checked_routes
 from headstart.cli.versions import versions
 from headstart.control.limits import check_depth
+from headstart.draft.ensemble import PLAIN as NOBODY
+from headstart.draft.ensemble import members
 from headstart.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from headstart.cli.experiment import Case, Route, Ticker
     from headstart.engine.engine import Engine
 
-NONE = "none"
-ROUTES = ("ngram", "model")
 REFRESH_SECONDS = 0.5
 """Drawing takes time from what is measured; twice a second is enough to see that it moves."""
 TABLE_WIDTH = 100
@@ -47,7 +48,7 @@ def try_(
         typer.Option(
             "--drafter",
             metavar="ROUTE",
-            help="Only this route: ngram, model or none. May be repeated. [default: all there are]",
+            help=f"Only this route: {HELP} May be repeated. [default: all there are]",
             rich_help_panel=options.SPECULATION,
         ),
     ] = None,
@@ -107,7 +108,7 @@ def try_(
             engine = load_engine(
                 model,
                 drafters=routes,
-                draft_model=draft_model if "model" in routes else None,
+                draft_model=draft_model if any("model" in members(route) for route in routes) else None,
                 depth=depth,
                 nodes=nodes,
                 dtype=dtype,
@@ -190,19 +191,8 @@ def _check(depth: int | None, repeat: int, against: str | None) -> None:
 
 def _route_names(drafter: Sequence[str] | None, draft_model: str | None, against: str | None) -> list[str]:
     """Routes to measure beside plain, checked before anything is loaded."""
-    if not drafter:
-        return ["ngram", *(["model"] if draft_model is not None else [])]
-    for name in drafter:
-        if name not in (*ROUTES, NONE):
-            raise InvalidParameter("--drafter", f"{name!r} is unknown; choose from {', '.join((*ROUTES, NONE))}")
-    names = [name for name in dict.fromkeys(drafter) if name != NONE]
-    if names and NONE in drafter:
-        raise InvalidParameter("--drafter", "none stands alone; plain decoding is measured anyway")
-    if "model" in names and draft_model is None:
-        raise InvalidParameter("--draft-model", "the route model needs one; name a small model of the target's family")
-    if "model" not in names and draft_model is not None and against is None:
-        raise InvalidParameter("--draft-model", f"given, but --drafter leaves the route model out; got {names or NONE}")
-    return names
+    everything = ["ngram"] if draft_model is None else ["ngram", "model", "ngram+model"]
+    return checked_routes(drafter or everything, draft_model, spare_model=against is not None)
 
 
 def _prompts(texts: Sequence[str] | None, file: Path | None, temperature: float | None) -> list[TryPrompt]:
@@ -225,7 +215,7 @@ def _routes(
 ) -> list[Route]:
     from headstart.cli.experiment import EngineRoute
 
-    made: list[Route] = [EngineRoute(engine, PLAIN, NONE, None)]
+    made: list[Route] = [EngineRoute(engine, PLAIN, NOBODY, None)]
     made += [EngineRoute(engine, name, name, PLAIN) for name in names]
     if against is not None:
         from headstart.cli.peer import peer_routes

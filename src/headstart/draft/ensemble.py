@@ -16,9 +16,12 @@ PLAIN = "none"
 
 JOINT = "+"
 
+ROUTES = ("ngram", "model")
+"""Drafters that can be made by name, in order of deployment cost."""
 
-def members(drafter: str) -> tuple[str, ...]:
-    """The drafters that a name stands for, in order; none for ``"none"``.
+
+def members(drafter: str, param: str = "drafter") -> tuple[str, ...]:
+    """The drafters that a name stands for, in order; none for ``"none"``. ``param`` is what errors call it.
 
     Raises:
         InvalidParameter: a part is empty, twice there, or ``"none"`` among others.
@@ -27,11 +30,11 @@ def members(drafter: str) -> tuple[str, ...]:
         return ()
     names = tuple(drafter.split(JOINT))
     if "" in names:
-        raise InvalidParameter("drafter", f"{drafter!r} lacks a name; write one, or several as ngram{JOINT}model")
+        raise InvalidParameter(param, f"{drafter!r} lacks a name; write one, or several as ngram{JOINT}model")
     if PLAIN in names:
-        raise InvalidParameter("drafter", f"{drafter!r}: {PLAIN} stands alone")
+        raise InvalidParameter(param, f"{drafter!r}: {PLAIN} stands alone")
     if len(set(names)) < len(names):
-        raise InvalidParameter("drafter", f"{drafter!r} names a drafter twice")
+        raise InvalidParameter(param, f"{drafter!r} names a drafter twice")
     return names
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from headstart.control.adaptive import MOST_NODES, AdaptiveDepth
 from headstart.control.depth import DepthController, FixedDepth
 from headstart.draft.base import Drafter
+from headstart.draft.ensemble import JOINT, ROUTES, members
 from headstart.engine.costs import cost_curve
 from headstart.engine.engine import Engine
 from headstart.errors import InvalidParameter
@@ -14,9 +15,6 @@ from headstart.target.load import load_target
 
 TREE_FLOOR = 0.03
 """Least path probability of a node the n-gram drafter still grows when depth is adaptive."""
-
-ROUTES = ("ngram", "model")
-"""Drafters that can be made by name, in order of deployment cost."""
 
 
 def load_engine(
@@ -44,8 +42,8 @@ def load_engine(
     Args:
         model, draft_model: as ``headstart.target.load.load_target`` takes them. ``"self"`` as draft model drafts with a
             copy of the target, for tests of the machinery.
-        drafters: routes to make ready, of ``ngram`` and ``model``; the first is the default. ``model`` needs
-            ``draft_model``, and ``draft_model`` adds it.
+        drafters: routes to make ready, of ``ngram`` and ``model``; several may be joined, as in ``ngram+model``. The
+            first is the default. ``model`` needs ``draft_model``, and ``draft_model`` adds it.
         depth, nodes: a fixed depth. ``None`` lets measured costs and acceptance decide each round, up to no draft at
             all, as trees of at most ``nodes`` tokens (16 if left out).
         controller: decides depth instead.
@@ -53,12 +51,13 @@ def load_engine(
     Raises:
         InvalidParameter, ModelNotFound, UnsupportedModel, VocabularyMismatch
     """
-    names = list(dict.fromkeys(drafters))
+    names = list(dict.fromkeys(name for drafter in drafters for name in members(drafter)))
     if draft_model is not None and "model" not in names:
         names.append("model")
     for name in names:
         if name not in ROUTES:
-            raise InvalidParameter("drafter", f"{name!r} is unknown; choose from {', '.join(ROUTES)}")
+            known = ", ".join(ROUTES)
+            raise InvalidParameter("drafter", f"{name!r} is unknown; choose from {known}, or join with {JOINT}")
     if "model" in names and draft_model is None:
         raise InvalidParameter("draft_model", "the model drafter needs one; name a small model of the target's family")
     chosen = controller
@@ -101,4 +100,11 @@ def load_engine(
         if progress is not None:
             progress("measuring what rows cost")
         chosen = AdaptiveDepth(cost_curve(target), tree=True, most_nodes=MOST_NODES if nodes is None else nodes)
-    return Engine(target, made, controller=chosen, max_sequences=max_sequences, prefill_chunk=prefill_chunk)
+    return Engine(
+        target,
+        made,
+        default_drafter=next(iter(drafters), None),
+        controller=chosen,
+        max_sequences=max_sequences,
+        prefill_chunk=prefill_chunk,
+    )
