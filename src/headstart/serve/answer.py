@@ -7,7 +7,7 @@ included, the engine's requests are cancelled before this module lets go of them
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 
 from starlette.requests import Request as HttpRequest
@@ -17,7 +17,7 @@ from headstart.draft.ensemble import PLAIN
 from headstart.engine.request import Chunk
 from headstart.serve.acceptance import speculative_decoding
 from headstart.serve.asked import Asked
-from headstart.serve.problems import SERVER, Problem, as_problem
+from headstart.serve.problems import as_problem
 from headstart.serve.replies import Metrics, Reply
 from headstart.serve.report import KEY, Trace
 from headstart.serve.runner import Job, Runner, Work
@@ -41,13 +41,13 @@ async def answer(runner: Runner, http: HttpRequest, asked: Asked, make_shape: Ma
     """
     trace: Trace = http.scope[KEY]
     trace.asked = asked
-    deadline = asyncio.get_running_loop().time() + timeout
     try:
-        job = await runner.submit([Work(prompt, asked.params, asked.speculation) for prompt in asked.prompts])
+        work = [Work(prompt, asked.params, asked.speculation) for prompt in asked.prompts]
+        job = await runner.submit(work, timeout)
     except Exception as error:
         raise as_problem(error, asked.names) from error
     trace.job = job
-    exchange = _Exchange(runner, asked, job, make_shape(job), trace, deadline)
+    exchange = _Exchange(runner, asked, job, make_shape(job), trace)
     if asked.stream:
         return EventStream(exchange.events(), exchange.gone)
     try:
@@ -61,9 +61,9 @@ async def answer(runner: Runner, http: HttpRequest, asked: Asked, make_shape: Ma
 class _Exchange:
     """One request between the runner and the client."""
 
-    def __init__(self, runner: Runner, asked: Asked, job: Job, shape: Shape, trace: Trace, deadline: float) -> None:
+    def __init__(self, runner: Runner, asked: Asked, job: Job, shape: Shape, trace: Trace) -> None:
         self._runner, self._asked, self._job = runner, asked, job
-        self._shape, self._trace, self._deadline = shape, trace, deadline
+        self._shape, self._trace = shape, trace
 
     def gone(self) -> None:
         self._trace.gone = True
@@ -72,7 +72,7 @@ class _Exchange:
     async def whole(self) -> Reply:
         taken: list[tuple[int, Chunk]] = []
         try:
-            while fresh := await self._take():
+            while fresh := await self._job.take():
                 taken += fresh
         finally:
             self._runner.cancel(self._job)
@@ -99,32 +99,24 @@ class _Exchange:
         yield DONE
 
     async def _pieces(self) -> AsyncGenerator[bytes, None]:
-        taking = asyncio.ensure_future(self._take())
-        try:
-            while True:
-                done, _ = await asyncio.wait({taking}, timeout=PING_SECONDS)
-                if not done:
-                    yield PING
-                    continue
-                if not (taken := taking.result()):
-                    return
-                self._count(taken)
-                for fresh in gather(taken, self._job.requests, self._asked.params.n):
-                    so_far = usage(self._job.requests, self._trace.delivered) if self._asked.usage_always else None
-                    reply = self._shape.piece(fresh, so_far)
-                    if reply is not None:
-                        yield event(reply.json_bytes())
-                taking = asyncio.ensure_future(self._take())
-        finally:
-            taking.cancel()
+        async for _ in self._waiting():
+            yield PING
+        while taken := await self._job.take():
+            self._count(taken)
+            for fresh in gather(taken, self._job.requests, self._asked.params.n):
+                so_far = usage(self._job.requests, self._trace.delivered) if self._asked.usage_always else None
+                reply = self._shape.piece(fresh, so_far)
+                if reply is not None:
+                    yield event(reply.json_bytes())
 
-    async def _take(self) -> Sequence[tuple[int, Chunk]]:
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                return await self._job.take()
-        except TimeoutError:
-            message = "The request took longer than this server allows, time in the queue included."
-            raise Problem(504, message, type=SERVER, code="request_timeout") from None
+    async def _waiting(self) -> AsyncIterator[None]:
+        """Yields now and then while nothing has come yet."""
+        while not self._job.stirred:
+            try:
+                async with asyncio.timeout(PING_SECONDS):
+                    await self._job.stir()
+            except TimeoutError:
+                yield
 
     def _count(self, taken: Sequence[tuple[int, Chunk]]) -> None:
         self._trace.delivered += sum(len(chunk.token_ids) for _, chunk in taken)

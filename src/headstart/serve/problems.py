@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from headstart.errors import InvalidParameter, RequestTooLarge, UserError
 from headstart.serve.report import KEY
-from headstart.serve.runner import Draining, EngineFailed, QueueFull
+from headstart.serve.runner import Draining, EngineFailed, QueueFull, TookTooLong
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
@@ -81,6 +81,8 @@ def as_problem(error: Exception, names: Mapping[str, str] | None = None) -> Prob
             )
         case Draining():
             return draining()
+        case TookTooLong():
+            return Problem(504, str(error), type=SERVER, code="request_timeout")
         case EngineFailed():
             return Problem(500, str(error), type=SERVER, code="engine_failed")
     return Problem(500, "The server made a mistake; its log has the details.", type=SERVER, code="internal_error")

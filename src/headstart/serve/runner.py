@@ -44,6 +44,10 @@ class Draining(HeadstartError):
     """The server takes no new requests."""
 
 
+class TookTooLong(HeadstartError):
+    """A request had not ended when its time was up."""
+
+
 class EngineFailed(HeadstartError):
     """Computing a request raised; the log has the traceback."""
 
@@ -73,6 +77,18 @@ class Job:
         self._pending: list[tuple[int, Chunk]] = []
         self._bell = asyncio.Event()
         self._whole = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def stirred(self) -> bool:
+        """Whether ``take`` would return at once."""
+        return bool(self._pending) or self.failure is not None or self.over
+
+    async def stir(self) -> None:
+        """Wait until ``take`` would return at once."""
+        while not self.stirred:
+            self._bell.clear()
+            await self._bell.wait()
 
     @property
     def over(self) -> bool:
@@ -84,14 +100,12 @@ class Job:
 
         Raises:
             EngineFailed: the engine could not go on with it.
+            TookTooLong: its time was up.
+            Draining: the server stopped before it was over.
         """
-        while not self._pending:
-            if self.failure is not None:
-                raise self.failure
-            if self.over:
-                return []
-            self._bell.clear()
-            await self._bell.wait()
+        await self.stir()
+        if not self._pending and self.failure is not None:
+            raise self.failure
         pending, self._pending = self._pending, []
         return pending
 
@@ -151,8 +165,8 @@ class Runner:
         """Sequences running and waiting, those still being encoded included."""
         return self._claimed
 
-    async def submit(self, work: Sequence[Work]) -> Job:
-        """Queue requests together.
+    async def submit(self, work: Sequence[Work], timeout: float) -> Job:
+        """Queue requests together; those that have not ended after ``timeout`` seconds are cancelled.
 
         Raises:
             QueueFull, Draining
@@ -167,6 +181,7 @@ class Runner:
         self._claimed += job.sequences
         self._jobs.add(job)
         assert self._loop is not None
+        job._timer = self._loop.call_later(timeout, self._expire, job, timeout)
         try:
             await self._loop.run_in_executor(self._intake, self._enter, job, work)
         except BaseException:
@@ -185,6 +200,15 @@ class Runner:
                 request.cancelled = True
         self._wake.set()
 
+    def _expire(self, job: Job, timeout: float) -> None:
+        message = f"The request had not ended after the {timeout:g} s this server allows, time in the queue included."
+        self._fail(job, TookTooLong(message))
+
+    def _fail(self, job: Job, failure: Exception) -> None:
+        job.failure = job.failure or failure
+        job._bell.set()
+        self.cancel(job)
+
     async def drain(self, timeout: float) -> bool:
         """Take no more, wait for what is there; whether all of it ended in time."""
         self.draining = True
@@ -196,8 +220,7 @@ class Runner:
     def cancel_all(self) -> None:
         """End every job within a round, with an error."""
         for job in list(self._jobs):
-            job.failure = job.failure or Draining("the server stopped before the request was over")
-            self.cancel(job)
+            self._fail(job, Draining("the server stopped before the request was over"))
 
     async def close(self) -> None:
         """Cancel everything and stop the thread. The engine itself stays open."""
@@ -218,6 +241,8 @@ class Runner:
         if job.over and job in self._jobs:
             self._jobs.remove(job)
             self._claimed -= job.sequences
+            if job._timer is not None:
+                job._timer.cancel()
             self._seconds += 0.1 * (perf_counter() - job.submitted - self._seconds)
         job._bell.set()
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from headstart.control.limits import MAX_DEPTH
 from headstart.decode.params import MOST_SEQUENCES
@@ -33,16 +33,41 @@ def _encodable(text: str) -> str:
     return text
 
 
+def _at_most(count: int) -> BeforeValidator:
+    """Refuses long lists and tables before each of their entries is looked at and complained about."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, list | dict) and len(value) > count:
+            raise ValueError(f"has {len(value)} entries, and may have {count}")
+        return value
+
+    return BeforeValidator(check)
+
+
+MOST_FIELDS = 128
+MOST_ENTRIES = 16384
+
 Text = Annotated[str, AfterValidator(_encodable)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenKey = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 Bias = Annotated[float, Field(ge=-100, le=100)]
+Biases = Annotated[dict[TokenKey, Bias], _at_most(MOST_ENTRIES)]
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
+Texts = Annotated[list[Text], Field(fail_fast=True)]
+Stop = Annotated[Text, Field(min_length=1)]
 
 
 class Body(BaseModel):
     """No coercion, nothing unknown, no infinities."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_fields(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > MOST_FIELDS:
+            raise ValueError(f"has {len(value)} fields, and may have {MOST_FIELDS}")
+        return value
 
 
 class SpeculationOptions(Body):
@@ -75,14 +100,14 @@ class Sampling(Body):
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
-    logit_bias: dict[TokenKey, Bias] | None = Field(None, description="Token id to bias.")
+    logit_bias: Biases | None = Field(None, description="Token id to bias.")
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = Field(
         None, description="The same seed gives the same text, whatever else runs. Default: drawn."
     )
-    stop: Annotated[Text, Field(min_length=1)] | list[Annotated[Text, Field(min_length=1)]] | None = None
-    stop_token_ids: list[TokenId] | None = None
-    banned_tokens: list[TokenId] | None = Field(None, description="Token ids that are never chosen.")
-    forced_tokens: list[TokenId] | None = Field(None, description="The first tokens of the output.")
+    stop: Stop | Annotated[list[Stop], Field(fail_fast=True)] | None = None
+    stop_token_ids: TokenIds | None = None
+    banned_tokens: TokenIds | None = Field(None, description="Token ids that are never chosen.")
+    forced_tokens: TokenIds | None = Field(None, description="The first tokens of the output.")
     min_tokens: Annotated[int, Field(ge=0)] | None = Field(None, description="Earlier no stop id ends the output.")
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     ignore_eos: bool | None = None
@@ -98,7 +123,7 @@ class Sampling(Body):
     user: Text | None = Field(None, description="Accepted, no effect.")
     safety_identifier: Text | None = Field(None, description="Accepted, no effect.")
     prompt_cache_key: Text | None = Field(None, description="Accepted, no effect.")
-    metadata: dict[Text, Text] | None = Field(None, description="Accepted, no effect.")
+    metadata: Annotated[dict[Text, Text], _at_most(64)] | None = Field(None, description="Accepted, no effect.")
     store: Literal[False] | None = Field(None, description="Nothing is stored.")
     service_tier: Literal["auto", "default"] | None = Field(None, description="There is one tier.")
 
@@ -106,7 +131,7 @@ class Sampling(Body):
 class CompletionBody(Sampling):
     """``POST /v1/completions``."""
 
-    prompt: Text | list[TokenId] | list[Text] | list[list[TokenId]] = Field(
+    prompt: Text | TokenIds | Texts | Annotated[list[TokenIds], Field(fail_fast=True)] = Field(
         description="Text or token ids; a list of either is decoded together."
     )
     echo: bool | None = Field(None, description="Put the prompt before the text.")
@@ -119,7 +144,7 @@ class TextPart(Body):
     text: Text
 
 
-Content = Text | list[TextPart]
+Content = Text | Annotated[list[TextPart], Field(fail_fast=True)]
 
 
 class SystemMessage(Body):
@@ -139,7 +164,7 @@ class AssistantMessage(Body):
     content: Content | None = None
     name: Text | None = None
     refusal: None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
 
 
 class ToolMessage(Body):
@@ -154,9 +179,11 @@ Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage
 class ChatBody(Sampling):
     """``POST /v1/chat/completions``."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0)] | None = Field(None, description="Needs logprobs.")
-    modalities: list[Literal["text"]] | None = Field(None, description="There is one modality.")
+    modalities: Annotated[list[Literal["text"]], Field(max_length=1, fail_fast=True)] | None = Field(
+        None, description="There is one modality."
+    )
     parallel_tool_calls: bool | None = Field(None, description="Accepted, no effect without tools.")
