@@ -53,6 +53,15 @@ def test_rows_are_taken_while_they_pay() -> None:
     assert 0 < fewer < some < 8
 
 
+def test_a_prompt_beside_it_does_not_make_a_draft_look_cheap() -> None:
+    draft = chain(0.5, 0.5, 0.5)
+    for per_row in (0.05, 0.4, 0.8):
+        proposal = [Proposal(query(), draft, True, True)]
+        alone = AdaptiveDepth(linear(per_row)).trim(proposal, Load(1, 100, 1))
+        beside = AdaptiveDepth(linear(per_row)).trim(proposal, Load(17, 100 + 2000, 1, 16, 2000))
+        assert len(beside[0]) == len(alone[0])
+
+
 def test_it_is_the_best_of_all_prefixes() -> None:
     generator = random.Random(1)
     for _ in range(200):

@@ -33,11 +33,14 @@ class DepthQuery:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the round computes without any draft: rows in the flat call, keys they attend to, sequences decoding."""
+    """What the round computes without any draft: rows in the flat call, keys they attend to, sequences decoding; and how
+    many of the rows and keys are prompts'."""
 
     rows: int
     keys: int
     sequences: int
+    prompt_rows: int = 0
+    prompt_keys: int = 0
 
 
 @dataclass(frozen=True, slots=True)

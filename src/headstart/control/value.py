@@ -52,13 +52,21 @@ class Value:
         """Of a round without drafting."""
         return self.curve.predict(rows, keys) + self.rest
 
+    def decoding(self, load: Load, rows: int, keys: int) -> float:
+        """Seconds that decoding takes of a round of ``rows`` rows: all but what prompts would take anyway, which must
+        not make drafts beside them look cheap."""
+        prompts = self.seconds(load.rows, load.keys) - self.seconds(
+            load.rows - load.prompt_rows, load.keys - load.prompt_keys
+        )
+        return self.seconds(rows, keys) - prompts
+
     def plain(self, load: Load) -> float:
-        """Seconds of the round if nobody drafts."""
-        return self.seconds(load.rows, load.keys)
+        """Seconds of decoding if nobody drafts."""
+        return self.decoding(load, load.rows, load.keys)
 
     def drafted(self, load: Load, query: DepthQuery, rows: int) -> float:
-        """Seconds of the round if one sequence drafts ``rows`` tokens."""
-        return self.seconds(load.rows + rows, load.keys + rows * query.context)
+        """Seconds of decoding if one sequence drafts ``rows`` tokens."""
+        return self.decoding(load, load.rows + rows, load.keys + rows * query.context)
 
     def paths(self, proposal: Proposal) -> list[float]:
         """Probability that each node is reached and accepted."""
@@ -77,12 +85,12 @@ class Value:
         """How many of ``nodes`` give the most expected tokens per second; steps in the curve rule out stopping
         early."""
         tokens = float(max(1, load.sequences))
-        best, best_rate = 0, tokens / self.seconds(rows, keys)
+        best, best_rate = 0, tokens / self.decoding(load, rows, keys)
         for count, (negative, i, _) in enumerate(nodes, start=1):
             tokens -= negative
             rows += 1
             keys += proposals[i].query.context
-            rate = tokens / self.seconds(rows, keys)
+            rate = tokens / self.decoding(load, rows, keys)
             if rate > best_rate:
                 best, best_rate = count, rate
         return best

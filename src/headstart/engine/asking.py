@@ -53,10 +53,14 @@ class Asking:
         self.queries = [self._query(branch, 0) for branch in branches]
         self.turns = [Turn(branch.sequence, successors=drafting.successors(branch)) for branch in branches]
         self._parts = [_Part(*of) for of in zip(branches, self.turns, self.queries, strict=True)]
+        prompt_rows = sum(p.count for p in prefills)
+        prompt_keys = sum(p.count * p.sequence.cached + p.count * (p.count + 1) // 2 for p in prefills)
         self.load = Load(
-            rows=len(branches) + sum(p.count for p in prefills),
-            keys=sum(q.context for q in self.queries) + sum(p.count * (p.sequence.cached + p.count) for p in prefills),
+            rows=len(branches) + prompt_rows,
+            keys=sum(q.context for q in self.queries) + prompt_keys,
             sequences=len(branches),
+            prompt_rows=prompt_rows,
+            prompt_keys=prompt_keys,
         )
         self._allowed = controller.allow(self.queries, self.load)
 
