@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from tests.control.test_adaptive import FREE, chain, linear, load
+from tests.control.test_adaptive import chain, free, linear, load
 
 from headstart.control.adaptive import AdaptiveDepth
 from headstart.control.depth import Allowance, DepthController, DepthQuery, FixedDepth, Outcome, Proposal, RoundCost
@@ -52,7 +52,7 @@ def test_the_dear_one_is_asked_where_the_cheap_one_has_too_little_to_say() -> No
 
 
 def test_a_dear_one_that_is_too_dear_is_left_alone_but_for_probes_of_bounded_cost() -> None:
-    controller = AdaptiveDepth(FREE)
+    controller = AdaptiveDepth(free())
     price = 0.8 * PLAIN
     rounds(controller, "model", 4 * price, [1, 0, 1, 1, 0] * 20)
     depths = [next_depth(controller, ask("model", dear=True), said("first", chain(0.5))) for _ in range(2000)]
@@ -63,7 +63,7 @@ def test_a_dear_one_that_is_too_dear_is_left_alone_but_for_probes_of_bounded_cos
 
 
 def test_probing_finds_out_that_a_dear_one_has_become_good() -> None:
-    controller = AdaptiveDepth(FREE)
+    controller = AdaptiveDepth(free())
     price = 0.2 * PLAIN
     rounds(controller, "model", 4 * price, [0] * 300)
     query = ask("model", dear=True)
@@ -117,7 +117,7 @@ def test_batch_mates_with_several_drafts_share_the_rows() -> None:
     assert [len(d) for d in controller.trim(proposals, load(2))] == [0, 3, 0]
 
 
-@pytest.mark.parametrize("controller", [AdaptiveDepth(FREE), AdaptiveDepth(linear(5.0)), FixedDepth(4)])
+@pytest.mark.parametrize("controller", [AdaptiveDepth(free()), AdaptiveDepth(linear(5.0)), FixedDepth(4)])
 def test_a_sampled_draft_stands_whatever_was_drawn(controller: DepthController) -> None:
     """Drafts must not peek: with q, neither asking on nor choosing may depend on the tokens or their confidence."""
     generator = random.Random(3)
@@ -171,7 +171,7 @@ def test_catching_up_is_not_taken_for_the_price_of_a_draft() -> None:
 
 def test_a_long_way_to_catch_up_must_pay_too() -> None:
     def depth(catch_up: float, room: int) -> int:
-        controller = AdaptiveDepth(FREE)
+        controller = AdaptiveDepth(free())
         rounds(controller, "model", 4 * 0.2 * PLAIN, [3] * 100)
         late = {"model": 0.8 * PLAIN + 10_000 * catch_up}
         controller.allow([ask("model", 7, 10_000)], load())
@@ -201,7 +201,7 @@ def test_patience_is_by_drafter() -> None:
 
 
 def test_luck_is_by_sequence_and_drafter() -> None:
-    controller = AdaptiveDepth(FREE)
+    controller = AdaptiveDepth(free())
     rate = controller.acceptance.conditional
     for _ in range(40):
         controller.observe([Outcome(0, "a", Draft((1,)), ())], RoundCost(2, 200, PLAIN, PLAIN))

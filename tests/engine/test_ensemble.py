@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import stats
 from tests import tiny
-from tests.control.test_adaptive import FREE, linear
+from tests.control.test_adaptive import free, linear
 from tests.engine.test_lossless import DTYPES, PROMPTS, check, params, plain, target
 
 from headstart.control.adaptive import AdaptiveDepth
@@ -88,7 +88,7 @@ def controllers(on: Target) -> list[DepthController]:
         FixedDepth(3),
         FixedDepth(4, 12),
         Both(4, 12),
-        AdaptiveDepth(FREE, tree=True),
+        AdaptiveDepth(free(), tree=True),
         AdaptiveDepth(linear(0.05), tree=False),
         AdaptiveDepth(measure_curve(on), tree=True),
     ]
@@ -119,7 +119,7 @@ def test_text_is_the_same_alone_and_together(dtype: str, temperature: float) -> 
 def test_mates_join_and_leave(dtype: str) -> None:
     on = target(dtype)
     truth = plain(dtype, 0.8)
-    engine = Engine(on, everyone(on, truth), controller=AdaptiveDepth(FREE), max_sequences=5)  # type: ignore[arg-type]
+    engine = Engine(on, everyone(on, truth), controller=AdaptiveDepth(free()), max_sequences=5)  # type: ignore[arg-type]
     handles, mates = [], []
     for i in range(2 * len(PROMPTS)):
         which = i % len(PROMPTS)

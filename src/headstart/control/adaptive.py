@@ -127,7 +127,7 @@ class AdaptiveDepth:
                     memory.forget(outcome.sequence_id)
         if not cost.prefill:
             rest = cost.total_seconds - cost.forward_seconds - sum(cost.draft_seconds.values())
-            self.value.learn(cost.rows, cost.keys, cost.forward_seconds, rest)
+            self.value.learn(cost.rows, cost.keys, cost.forward_seconds, rest, drafted=cost.draft_rows > 0)
         self.prices.observe(cost)
 
     # -- whom to ask ------------------------------------------------------------------------------------------------
@@ -152,9 +152,10 @@ class AdaptiveDepth:
         if depth == 0:
             return NOTHING
         self.prices.asked(query.sequence_id, query.drafter, query.context)
+        least = self.value.least(load)
         if self.tree:  # a tree as deep as it has nodes would be a chain
-            return Allowance(min(depth, max(1, self.most_nodes // 2)), self.most_nodes)
-        return Allowance(depth, min(depth, self.most_nodes))
+            return Allowance(min(depth, max(1, self.most_nodes // 2)), self.most_nodes, least)
+        return Allowance(depth, min(depth, self.most_nodes), least)
 
     def _worthwhile(self, query: DepthQuery, depth: int, spoken: Sequence[Proposal], load: Load) -> int:
         """The depth that is expected to pay, 0 if none; now and then a probe, at a bounded cost."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Any
 
 GRID = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
@@ -16,9 +17,12 @@ GRID = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 SHORT, LONG = 64, 768
 """Context lengths measured: the difference gives the price of a key."""
 
-REPEATS = 5
+REPEATS = 7
 DRIFT = 0.05
 """Weight of the newest observation in the running corrections."""
+
+MOST_BENT = 2.0
+"""How far one row count may drift from the measured shape."""
 
 
 class CostCurve:
@@ -37,6 +41,9 @@ class CostCurve:
         self.per_key = max(0.0, per_key)
         self.scale = 1.0
         """Running ratio of observed to predicted time: the machine as it is now."""
+        self._bent = [1.0] * len(GRID)
+        """The same by row count, beyond ``scale``: when neighbours take arithmetic away, many rows suffer more than
+        one."""
 
     def predict(self, rows: int, keys: int) -> float:
         """Seconds of a call with ``rows`` rows that attend to ``keys`` keys in all."""
@@ -46,14 +53,15 @@ class CostCurve:
         """Correct the curve by one measured call. Outliers, such as a paused machine, count for little."""
         ratio = min(max(seconds / self.predict(rows, keys), 0.5), 2.0)
         self.scale *= 1.0 + DRIFT * (ratio - 1.0)
+        at, share = _between(rows)
+        for i, weight in ((at, 1.0 - share), (at + 1, share)):
+            bent = self._bent[i] * (1.0 + DRIFT * min(max(weight, 0.0), 1.0) * (ratio - 1.0))
+            self._bent[i] = min(max(bent, 1.0 / MOST_BENT), MOST_BENT)
 
     def _rows(self, rows: int) -> float:
-        at = bisect_right(GRID, rows) - 1
-        if at < 0:
-            return self.seconds[0]
-        at = min(at, len(GRID) - 2)
-        low, high = GRID[at], GRID[at + 1]
-        return self.seconds[at] + (self.seconds[at + 1] - self.seconds[at]) * (rows - low) / (high - low)
+        at, share = _between(rows)
+        low, high = (self.seconds[i] * self._bent[i] for i in (at, at + 1))
+        return low + (high - low) * max(share, 0.0)
 
     def as_dict(self) -> dict[str, Any]:
         return {"grid": list(GRID), "seconds": self.seconds, "per_key": self.per_key}
@@ -66,24 +74,30 @@ class CostCurve:
         return cls([float(s) for s in saved["seconds"]], float(saved["per_key"]))
 
 
+def _between(rows: int) -> tuple[int, float]:
+    """The grid point below, and how far towards the next; beyond the last, its step goes on."""
+    at = min(max(bisect_right(GRID, rows) - 1, 0), len(GRID) - 2)
+    return at, (rows - GRID[at]) / (GRID[at + 1] - GRID[at])
+
+
 def calibrate(measure: Callable[[int, int], float], longest: int) -> CostCurve:
     """A curve from ``measure(rows, context) -> seconds``; ``longest`` bounds rows plus context.
 
-    Rounds go over the whole grid and the smallest time of each count is kept: a shared machine adds time, never takes
-    any away.
+    Repeats go over the whole grid in turn, and the median of each count is kept. The smallest would flatter many rows:
+    a shared machine takes arithmetic away most of the time, and seldom memory.
     """
     grid = [rows for rows in GRID if rows + SHORT <= longest] or [1]
-    best = {rows: float("inf") for rows in grid}
+    times: dict[int, list[float]] = {rows: [] for rows in grid}
     for _ in range(REPEATS):
         for rows in grid:
-            best[rows] = min(best[rows], measure(rows, SHORT))
-    seconds = [best[rows] for rows in grid]
+            times[rows].append(measure(rows, SHORT))
+    seconds = [median(times[rows]) for rows in grid]
     while len(seconds) < len(GRID):  # beyond what fits: as steep as the last step
         step = seconds[-1] - seconds[-2] if len(seconds) > 1 else 0.0
         seconds.append(seconds[-1] + step)
     rows = min(8, grid[-1])
     per_key = 0.0
     if rows + LONG <= longest:
-        slow = min(measure(rows, LONG) for _ in range(REPEATS))
-        per_key = (slow - best[rows]) / (rows * (LONG - SHORT)) if rows in best else 0.0
+        slow = median(measure(rows, LONG) for _ in range(REPEATS))
+        per_key = (slow - median(times[rows])) / (rows * (LONG - SHORT))
     return CostCurve(seconds, per_key)

@@ -33,8 +33,8 @@ class DepthQuery:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the round computes without any draft: rows in the flat call, keys they attend to, sequences decoding; and how
-    many of the rows and keys are prompts'."""
+    """What the round computes without any draft: rows in the flat call, keys they attend to, sequences decoding; and
+    how many of the rows and keys are prompts'."""
 
     rows: int
     keys: int
@@ -45,10 +45,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """A draft of at most ``depth`` levels and ``nodes`` tokens; depth 0 is plain decoding."""
+    """A draft of at most ``depth`` levels and ``nodes`` tokens; depth 0 is plain decoding. Tokens after the first whose
+    path is less likely than ``least`` would not be worth a row, so growing them is not worth the time."""
 
     depth: int
     nodes: int
+    least: float = 0.0
 
 
 NOTHING = Allowance(0, 0)
@@ -82,9 +84,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class RoundCost:
-    """Rows, keys and wall-clock seconds of one round; ``prefill`` says that chunks of prompts were in it.
-    ``draft_seconds``, ``drafted`` (tokens proposed, before trimming) and ``asks`` (sequences asked for) are by
-    drafter."""
+    """Rows, keys and wall-clock seconds of one round. ``draft_rows`` of the rows were drafts'; ``prefill`` says that
+    chunks of prompts were among them. ``draft_seconds``, ``drafted`` (tokens proposed, before trimming) and ``asks``
+    (sequences asked for) are by drafter."""
 
     rows: int
     keys: int
@@ -94,6 +96,7 @@ class RoundCost:
     draft_seconds: Mapping[str, float] = field(default_factory=dict)
     drafted: Mapping[str, int] = field(default_factory=dict)
     asks: Mapping[str, int] = field(default_factory=dict)
+    draft_rows: int = 0
 
 
 class DepthController(Protocol):

@@ -14,6 +14,14 @@ from headstart.control.cost import CostCurve
 from headstart.control.depth import DepthQuery, Load, Outcome, Proposal, path_probabilities
 
 SMOOTHING = 0.05
+LOOK = 8
+"""Rows over which the price of one more is averaged: the curve has steps."""
+
+MARGIN = 1.03
+"""What a round must promise over its plain self: sums are never that exact, and a bet that is even is not worth it."""
+
+CAUTION = 0.5
+"""Share of the likelihood that would pay on average, below which a token is not even looked at."""
 
 Node = tuple[float, int, int]
 """Minus the path probability, the proposal's index, the node: sorts by likelihood, parents before children."""
@@ -41,16 +49,27 @@ class Value:
         self.curve = curve
         self.acceptance = acceptance
         self.rest = 0.0
-        """Running mean of a round's seconds outside drafting and the forward call."""
+        """Running mean of a round's seconds outside drafting and the forward call, where nothing was drafted."""
+        self.more = 0.0
+        """What a round takes beyond that where something was: more rows to judge, rows to move."""
 
-    def learn(self, rows: int, keys: int, forward_seconds: float, rest_seconds: float) -> None:
+    def learn(self, rows: int, keys: int, forward_seconds: float, rest_seconds: float, *, drafted: bool) -> None:
         """One round's seconds, without prompts in it."""
         self.curve.observe(rows, keys, forward_seconds)
-        self.rest += SMOOTHING * (rest_seconds - self.rest)
+        if drafted:
+            self.more += SMOOTHING * (max(0.0, rest_seconds - self.rest) - self.more)
+        else:
+            self.rest += SMOOTHING * (rest_seconds - self.rest)
 
     def seconds(self, rows: int, keys: int) -> float:
         """Of a round without drafting."""
         return self.curve.predict(rows, keys) + self.rest
+
+    def least(self, load: Load) -> float:
+        """How likely a token must be to be worth a row beside this load, with room for misjudging it."""
+        context = load.keys // max(1, load.rows)
+        rows = self.decoding(load, load.rows + LOOK, load.keys + LOOK * context) - self.plain(load) - self.more
+        return min(1.0, CAUTION * rows / LOOK * load.sequences / self.plain(load))
 
     def decoding(self, load: Load, rows: int, keys: int) -> float:
         """Seconds that decoding takes of a round of ``rows`` rows: all but what prompts would take anyway, which must
@@ -58,7 +77,8 @@ class Value:
         prompts = self.seconds(load.rows, load.keys) - self.seconds(
             load.rows - load.prompt_rows, load.keys - load.prompt_keys
         )
-        return self.seconds(rows, keys) - prompts
+        drafting = self.more if rows > load.rows else 0.0
+        return self.seconds(rows, keys) - prompts + drafting
 
     def plain(self, load: Load) -> float:
         """Seconds of decoding if nobody drafts."""
@@ -82,10 +102,10 @@ class Value:
     def best_prefix(
         self, nodes: Sequence[Node], proposals: Sequence[Proposal], rows: int, keys: int, load: Load
     ) -> int:
-        """How many of ``nodes`` give the most expected tokens per second; steps in the curve rule out stopping
-        early."""
+        """How many of ``nodes`` give the most expected tokens per second, 0 if that is hardly more than without; steps
+        in the curve rule out stopping early."""
         tokens = float(max(1, load.sequences))
-        best, best_rate = 0, tokens / self.decoding(load, rows, keys)
+        best, best_rate = 0, MARGIN * tokens / self.decoding(load, rows, keys)
         for count, (negative, i, _) in enumerate(nodes, start=1):
             tokens -= negative
             rows += 1

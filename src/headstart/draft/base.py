@@ -35,6 +35,8 @@ class DraftRequest:
     tenant: str | None = None
     with_q: bool = False
     """Whether verification needs the laws the draft was sampled from (rejection and block rules)."""
+    least: float = 0.0
+    """Tokens after the first whose path is less likely than this would be cut; a drafter that knows may stop there."""
 
 
 @runtime_checkable

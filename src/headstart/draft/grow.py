@@ -76,8 +76,9 @@ class Grower:
             self.shown += 1
             place = self._step(place, token)
 
-    def tree(self, depth: int, nodes: int, width: int, min_path: float) -> None:
-        """The likeliest path first, until there are ``nodes`` of them or the next is too unlikely.
+    def tree(self, depth: int, nodes: int, width: int, min_path: float, least: float) -> None:
+        """The likeliest path first, until there are ``nodes`` of them or the next is too unlikely; the first token need
+        only be as likely as ``min_path``, the others as ``least`` too.
 
         The order is that of the estimates, not of the calibrated confidence: cells differ in how much they have seen,
         and letting that reorder a tree's nodes cost 0.7 % of tokens per round.
@@ -110,6 +111,7 @@ class Grower:
             self.shown += 1
             if len(self.tokens) == nodes:
                 return
+            min_path = max(min_path, least)
             if level < depth:
                 place = self._step(place, token)
 

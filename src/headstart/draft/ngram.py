@@ -232,9 +232,9 @@ class NgramDrafter:
         if self.match_cap is not None:
             depth = min(depth, 1 + int(self.match_cap * grower.length))
         if request.nodes > request.depth:
-            grower.tree(depth, request.nodes, self.width, self.tree_min_path)
+            grower.tree(depth, request.nodes, self.width, self.tree_min_path, request.least)
         else:
-            grower.chain(depth, self.min_path)
+            grower.chain(depth, max(self.min_path, request.least))
         sequence.pending = _Pending(len(sequence.tokens), grower.tokens, grower.parents, grower.cells)
         if not grower.shown:
             return EMPTY

@@ -97,6 +97,7 @@ class Asking:
             draft_seconds=self._drafting.seconds if self.turns else {},
             drafted=self._drafting.drafted if self.turns else {},
             asks=self._drafting.asks if self.turns else {},
+            draft_rows=drafted,
         )
         self._controller.observe(outcomes, cost)
 
@@ -109,7 +110,7 @@ class Asking:
                 sequence = part.turn.sequence
                 slots = sequence.extent.size - len(sequence.tokens)
                 nodes = max(0, min(allowance.nodes, slots))
-                asks.append(Ask(part.turn, names[part.asked], depth, nodes))
+                asks.append(Ask(part.turn, names[part.asked], depth, nodes, allowance.least))
                 asking.append(part)
                 part.turn.depth = depth
             part.asked += 1

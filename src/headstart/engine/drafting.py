@@ -46,12 +46,14 @@ class TokenView(Sequence[int]):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A drafter is asked for a draft of at most ``depth`` levels and ``nodes`` tokens, for the sequence of ``turn``."""
+    """A drafter is asked for a draft of at most ``depth`` levels and ``nodes`` tokens for the sequence of ``turn``;
+    ``least`` is as in ``Allowance``."""
 
     turn: Turn
     drafter: str
     depth: int
     nodes: int
+    least: float = 0.0
 
 
 class Drafting:
@@ -150,6 +152,7 @@ class Drafting:
             seed=sequence.law.seed,
             tenant=self.branches[sequence.id].tenant,
             with_q=samples(ask.turn),
+            least=ask.least,
         )
 
     def _checked(self, ask: Ask, draft: Draft) -> Draft:
