@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from headstart.engine.engine import Engine
+from headstart.observe.traces import Traces
 from headstart.serve.app import Service
 from headstart.serve.keys import ApiKeys
 from headstart.serve.server import Server, bind
@@ -54,9 +55,11 @@ class Running:
 
 
 @contextmanager
-def running(engine: Engine, keys: Sequence[str] = (), **settings: Any) -> Iterator[Running]:
+def running(
+    engine: Engine, keys: Sequence[str] = (), traces: Traces | None = None, **settings: Any
+) -> Iterator[Running]:
     """Serve ``engine`` until the block ends. ``settings`` are those of ``Settings``."""
-    server = Server(Service(engine, Settings(**{"model_name": MODEL, **settings}), ApiKeys(keys)))
+    server = Server(Service(engine, Settings(**{"model_name": MODEL, **settings}), ApiKeys(keys), traces=traces))
     socket = bind("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, name="test-server")
     thread.start()

@@ -6,6 +6,7 @@ Knows options and how a start looks in a terminal; serving is ``headstart.serve`
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
@@ -22,6 +23,7 @@ from headstart.control.limits import check_depth
 
 SERVER = "Server"
 LIMITS = "Limits"
+OBSERVABILITY = "Observability"
 
 
 @guarded
@@ -112,6 +114,56 @@ def serve(
             rich_help_panel=LIMITS,
         ),
     ] = 30.0,
+    log_interval: Annotated[
+        float,
+        typer.Option(
+            "--log-interval",
+            metavar="S",
+            help="Seconds between two log lines on acceptance and speed; none while idle. 0: never.",
+            rich_help_panel=OBSERVABILITY,
+        ),
+    ] = 10.0,
+    route_header: Annotated[
+        str | None,
+        typer.Option(
+            "--route-header",
+            metavar="NAME",
+            help="HTTP header whose value becomes the label 'route' of metrics, such as X-Route.",
+            rich_help_panel=OBSERVABILITY,
+        ),
+    ] = None,
+    known_route: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--known-route",
+            metavar="ROUTE",
+            help="A route that has its place from the start. May be repeated.",
+            rich_help_panel=OBSERVABILITY,
+        ),
+    ] = None,
+    max_routes: Annotated[
+        int,
+        typer.Option(
+            "--max-routes",
+            metavar="N",
+            help="Other values of the header that become routes; later ones are counted as 'other'.",
+            rich_help_panel=OBSERVABILITY,
+        ),
+    ] = 20,
+    otlp_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--otlp-endpoint",
+            metavar="URL",
+            help="Send a trace of every request to this OpenTelemetry collector (OTLP over HTTP). [default: as "
+            "OTEL_EXPORTER_OTLP_ENDPOINT says, else off]",
+            rich_help_panel=OBSERVABILITY,
+        ),
+    ] = None,
+    trace_content: Annotated[
+        bool,
+        typer.Option("--trace-content", help="Put prompts and answers into the traces.", rich_help_panel=OBSERVABILITY),
+    ] = False,
     dtype: options.Dtype = "auto",
     device: options.Device = "auto",
     threads: options.Threads = None,
@@ -133,6 +185,7 @@ def serve(
             from headstart.serve.keys import load_keys
             from headstart.serve.server import Server, bind, is_loopback
             from headstart.serve.settings import Settings
+            from headstart.serve.telemetry import configured_traces
 
             settings = Settings(
                 model_name=served_model_name if served_model_name is not None else model,
@@ -141,7 +194,12 @@ def serve(
                 max_queue=max_queue,
                 request_timeout=request_timeout,
                 drain_timeout=drain_timeout,
+                log_interval=log_interval,
+                route_header=route_header,
+                known_routes=tuple(known_route or ()),
+                max_routes=max_routes,
             )
+            traces = configured_traces(settings, otlp_endpoint, os.environ, content=trace_content)
             keys = load_keys(api_key_file)
             socket = stack.enter_context(bind(host, port))
             if not is_loopback(host) and not keys:
@@ -169,7 +227,7 @@ def serve(
             )
         _log_to(console)
         server = Server(
-            Service(engine, settings, keys),
+            Service(engine, settings, keys, traces=traces),
             on_ready=lambda at: _ready(console, host, at, settings.model_name, bool(keys), perf_counter() - started),
         )
         server.run(sockets=[socket])
@@ -201,10 +259,11 @@ def _ready(console: Console, host: str, port: int, model: str, keyed: bool, seco
 
 
 def _log_to(console: Console) -> None:
-    """Log lines of requests to stderr as they are; warnings of the server beside headstart's own."""
+    """Log lines of requests and of speculation to stderr as they are; warnings of the server beside headstart's own."""
     handler = logging.StreamHandler(console.file)
-    requests = logging.getLogger("headstart.serve.requests")
-    requests.addHandler(handler)
-    requests.setLevel(logging.INFO)
-    requests.propagate = False
+    for name in ("headstart.serve.requests", "headstart.observe.logline"):
+        lines = logging.getLogger(name)
+        lines.addHandler(handler)
+        lines.setLevel(logging.INFO)
+        lines.propagate = False
     logging.getLogger("uvicorn").setLevel(logging.WARNING)

@@ -23,6 +23,7 @@ from headstart.serve.report import KEY, Trace
 from headstart.serve.runner import Job, Runner, Work
 from headstart.serve.shape import Shape, gather, usage
 from headstart.serve.sse import DONE, PING, ClientGone, EventStream, event, unless_gone
+from headstart.serve.tags import tag
 
 PING_SECONDS = 15.0
 
@@ -42,7 +43,10 @@ async def answer(runner: Runner, http: HttpRequest, asked: Asked, make_shape: Ma
     trace: Trace = http.scope[KEY]
     trace.asked = asked
     try:
-        work = [Work(prompt, asked.params, asked.speculation) for prompt in asked.prompts]
+        work = [
+            Work(prompt, asked.params, asked.speculation, tag(http, trace, asked.stream, prompt))
+            for prompt in asked.prompts
+        ]
         job = await runner.submit(work, timeout)
     except Exception as error:
         raise as_problem(error, asked.names) from error

@@ -8,17 +8,18 @@ Everything that a route needs is a ``Service``. Knows FastAPI; how a server proc
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.security import HTTPBearer
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from headstart import __version__
 from headstart.engine.engine import Engine
@@ -43,7 +44,11 @@ from headstart.serve.runner import Job, Runner
 from headstart.serve.schema import ChatBody, CompletionBody
 from headstart.serve.settings import Settings
 from headstart.serve.shape import Header
+from headstart.serve.telemetry import Telemetry
 from headstart.serve.tokens import TokenTexts
+
+if TYPE_CHECKING:
+    from headstart.observe.traces import Traces
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorReply, "description": "A parameter is wrong or not honoured; the error names it."},
@@ -64,10 +69,20 @@ class Service:
 
     Args:
         observers: told of every request when it is over.
+        traces: where spans of requests go.
     """
 
-    def __init__(self, engine: Engine, settings: Settings, keys: ApiKeys, observers: Sequence[Observer] = ()) -> None:
-        self.engine, self.settings, self.keys, self.observers = engine, settings, keys, observers
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        keys: ApiKeys,
+        observers: Sequence[Observer] = (),
+        traces: Traces | None = None,
+    ) -> None:
+        self.engine, self.settings, self.keys = engine, settings, keys
+        self.telemetry = Telemetry(engine, settings, traces)
+        self.observers = (*observers, self.telemetry.responded)
         self.runner = Runner(engine, max_queue=settings.max_queue)
         self.tokens = TokenTexts(engine.target.tokenizer)
         self.started = int(time.time())
@@ -93,10 +108,12 @@ def create_app(service: Service) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.runner.start()
+        service.telemetry.start()
         try:
             yield
         finally:
             await service.runner.close()
+            await asyncio.to_thread(service.telemetry.close)
 
     app = FastAPI(
         title="headstart",
@@ -109,7 +126,12 @@ def create_app(service: Service) -> FastAPI:
     )
     problems.install(app)
     app.add_middleware(
-        Front, runner=service.runner, settings=service.settings, keys=service.keys, observers=service.observers
+        Front,
+        runner=service.runner,
+        settings=service.settings,
+        keys=service.keys,
+        observers=service.observers,
+        route=service.telemetry.route,
     )
     key = [Depends(HTTPBearer(auto_error=False))] if len(service.keys) else []  # documents what Front checks
 
@@ -164,6 +186,12 @@ def create_app(service: Service) -> FastAPI:
         state = Health(status="draining" if draining else "ready" if healthy else "failing")
         ready = healthy and not draining
         return Response(state.json_bytes(), 200 if ready else 503, media_type="application/json")
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    def metrics(http: Request) -> Response:
+        """Counters for Prometheus; docs/metrics.md lists them."""
+        body, content_type = service.telemetry.page(http.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
 
     @app.get("/version")
     async def version() -> Version:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -35,13 +35,20 @@ class Front:
 
     Args:
         observers: told of every request when it is over.
+        route: finds what the metrics of a request are counted under.
     """
 
     def __init__(
-        self, app: ASGIApp, runner: Runner, settings: Settings, keys: ApiKeys, observers: Sequence[Observer]
+        self,
+        app: ASGIApp,
+        runner: Runner,
+        settings: Settings,
+        keys: ApiKeys,
+        observers: Sequence[Observer],
+        route: Callable[[Headers], str | None],
     ) -> None:
         self._app, self._runner, self._settings, self._keys = app, runner, settings, keys
-        self._observers = observers
+        self._observers, self._route = observers, route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -84,6 +91,7 @@ class Front:
         except PermissionError:
             message = "No valid API key was given; send it as: Authorization: Bearer KEY"
             raise Problem(401, message, code="invalid_api_key", headers={"www-authenticate": "Bearer"}) from None
+        trace.route = self._route(headers)
         if scope["method"] != "POST":
             return receive
         if self._runner.draining:

@@ -34,6 +34,8 @@ class Trace:
     method: str
     path: str
     tenant: str | None = None
+    route: str | None = None
+    """What its metrics are counted under, when the server knows routes."""
     status: int | None = None
     code: str | None = None
     """The error's code."""
@@ -59,6 +61,7 @@ class RequestReport:
     code: str | None
     tenant: str | None
     seconds: float
+    route: str | None = None
     stream: bool | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -78,6 +81,7 @@ class RequestReport:
             "status": self.status,
             "code": self.code,
             "tenant": self.tenant,
+            "route": self.route,
             "seconds": round(self.seconds, 4),
         }
         if self.prompt_tokens is not None:
@@ -106,6 +110,7 @@ def report(trace: Trace) -> RequestReport:
         "status": status,
         "code": trace.code,
         "tenant": trace.tenant,
+        "route": trace.route,
         "seconds": perf_counter() - trace.started,
     }
     if trace.job is None or trace.asked is None or not trace.job.requests:

@@ -59,6 +59,8 @@ class Work:
     prompt: Prompt
     params: SamplingParams
     speculation: Speculation
+    tag: object = None
+    """For the engine's observer."""
 
 
 class Job:
@@ -263,7 +265,7 @@ class Runner:
             with self._lock:
                 if job.cancelled:
                     return
-            request = self.engine.submit(one.prompt, one.params, one.speculation)
+            request = self.engine.submit(one.prompt, one.params, one.speculation, tag=one.tag)
             with self._lock:
                 job.requests.append(request)
                 job._running.add(place)

@@ -3,9 +3,12 @@ once; knows neither HTTP nor the engine."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 
 from headstart.errors import InvalidParameter
+
+_HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,15 @@ class Settings:
     drain_timeout: float = 30.0
     """How long a server that was told to stop goes on with the requests it has."""
 
+    log_interval: float = 10.0
+    """Between two log lines on speculation, nothing while idle; 0 is never."""
+    route_header: str | None = None
+    """HTTP header whose value becomes the label ``route`` of metrics."""
+    known_routes: tuple[str, ...] = ()
+    """Routes with a place of their own from the start."""
+    max_routes: int = 20
+    """Other values of the header that become routes, in order of arrival; later ones are counted as ``other``."""
+
     def __post_init__(self) -> None:
         if not self.model_name:
             raise InvalidParameter("model_name", "is empty; name the model as clients will")
@@ -54,9 +66,14 @@ class Settings:
             raise InvalidParameter("default_temperature", f"must be in [0, 100], got {self.default_temperature!r}")
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name.startswith("max_") and (type(value) is not int or value < 1):
-                raise InvalidParameter(field.name, f"must be an integer of at least 1, got {value!r}")
+            least = 0 if field.name == "max_routes" else 1
+            if field.name.startswith("max_") and (type(value) is not int or value < least):
+                raise InvalidParameter(field.name, f"must be an integer of at least {least}, got {value!r}")
             if field.name.endswith("_timeout") and not value > 0:
                 raise InvalidParameter(field.name, f"must be a positive number of seconds, got {value!r}")
+        if not self.log_interval >= 0:
+            raise InvalidParameter("log_interval", f"must be 0 or a number of seconds, got {self.log_interval!r}")
+        if self.route_header is not None and not _HEADER.fullmatch(self.route_header):
+            raise InvalidParameter("route_header", f"{self.route_header!r} is not the name of an HTTP header")
         if self.default_max_tokens is not None and self.default_max_tokens < 1:
             raise InvalidParameter("default_max_tokens", f"must be at least 1, got {self.default_max_tokens!r}")
