@@ -87,17 +87,17 @@ def calibrate(measure: Callable[[int, int], float], longest: int) -> CostCurve:
     a shared machine takes arithmetic away most of the time, and seldom memory.
     """
     grid = [rows for rows in GRID if rows + SHORT <= longest] or [1]
+    many = min(8, grid[-1])
     times: dict[int, list[float]] = {rows: [] for rows in grid}
+    longer: list[float] = []  # what a longer context adds, each beside its short one: machines drift meanwhile
     for _ in range(REPEATS):
         for rows in grid:
             times[rows].append(measure(rows, SHORT))
+            if rows == many and rows + LONG <= longest:
+                longer.append(measure(rows, LONG) - times[rows][-1])
     seconds = [median(times[rows]) for rows in grid]
     while len(seconds) < len(GRID):  # beyond what fits: as steep as the last step
         step = seconds[-1] - seconds[-2] if len(seconds) > 1 else 0.0
         seconds.append(seconds[-1] + step)
-    rows = min(8, grid[-1])
-    per_key = 0.0
-    if rows + LONG <= longest:
-        slow = median(measure(rows, LONG) for _ in range(REPEATS))
-        per_key = (slow - median(times[rows])) / (rows * (LONG - SHORT))
+    per_key = median(longer) / (many * (LONG - SHORT)) if longer else 0.0
     return CostCurve(seconds, per_key)

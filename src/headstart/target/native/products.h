@@ -89,21 +89,26 @@ INLINE ahead read_ahead(const linear *w, const linear *following, int64_t p, int
     return (ahead){next + t * bytes / tiles, line / tiles};
 }
 
+/* Rows taken through all panels before the next ones: what they and a share of the weights take stays in the cache. */
+#define MOST_AT_ONCE 96
+
 /* y = x @ w.T for this thread's share of the panels; then stored, added to y, gated into half as many columns, or
  * stored row by row. x is [w->k] blocked over rows, y over y_rows (row by row: y_rows is the length of a row). `memory`
  * holds quantised_floats(rows, w->k). */
 static void product(const linear *w, const float *x, int64_t rows, float *y, int64_t y_rows, enum then then,
                     const linear *following, float *memory, int me, int threads) {
     int64_t first = first_panel(w, me, threads), last = first_panel(w, me + 1, threads);
-    const int64_t most = w->kind == I8 ? MOST_ROWS_INT8 : MOST_ROWS, tiles = (rows + most - 1) / most;
+    const int64_t most = w->kind == I8 ? MOST_ROWS_INT8 : MOST_ROWS, lots = (rows + MOST_AT_ONCE - 1) / MOST_AT_ONCE;
     float tile[MOST_ROWS * PANEL];
     const int64_t half = MOST_ROWS * LANES;
     quantised bytes;
     if (w->kind == I8) bytes = quantise(x, rows, w->k, memory);
-    for (int64_t p = first; p < last; p++) {
+    for (int64_t i = 0, panels = last - first; i < lots * panels; i++) {
+        const int64_t p = first + i % panels, lot = rows * (i / panels) / lots, end = rows * (i / panels + 1) / lots;
+        const int64_t tiles = (end - lot + most - 1) / most;
         const char *panel = (const char *)w->panels + p * panel_bytes(w);
         for (int64_t t = 0; t < tiles; t++) {
-            int64_t from = rows * t / tiles, count = rows * (t + 1) / tiles - from;
+            int64_t from = lot + (end - lot) * t / tiles, count = lot + (end - lot) * (t + 1) / tiles - from;
             const ahead next = read_ahead(w, following, p, last, t, tiles, rows, me, threads);
             if (w->kind == I8)
                 add_int8((const uint8_t *)panel, &bytes, from, w->k, tile, half, next, count);
