@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headstart.decode.draft import Draft
+    from headstart.decode.grammar import Grammar
     from headstart.decode.params import SamplingParams
     from headstart.draft.base import Drafter, DraftRequest
     from headstart.engine.engine import Engine
@@ -27,6 +28,7 @@ _HOMES = {
     "DraftRequest": "headstart.draft.base",
     "Drafter": "headstart.draft.base",
     "Engine": "headstart.engine.engine",
+    "Grammar": "headstart.decode.grammar",
     "HeadstartError": "headstart.errors",
     "Output": "headstart.engine.request",
     "SamplingParams": "headstart.decode.params",
@@ -43,6 +45,7 @@ __all__ = [
     "DraftRequest",
     "Drafter",
     "Engine",
+    "Grammar",
     "HeadstartError",
     "Output",
     "SamplingParams",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
+from headstart.decode.grammar import Grammar
 from headstart.errors import InvalidParameter
 
 VerifyRule = Literal["coupled", "rejection", "block"]
@@ -28,9 +29,9 @@ def _no_bias() -> Mapping[int, float]:
 class SamplingParams:
     """Sampling parameters of one request; all of them are honoured under speculation.
 
-    Laws are formed in this order: banned tokens, ``min_tokens`` and ``forced_tokens``; ``logit_bias``; repetition
-    penalty over prompt and output (Keskar et al. 2019: divide positive, multiply negative logits), presence and
-    frequency penalty over the output (OpenAI's definition); then ``temperature``, ``top_k``, ``top_p``, ``min_p``.
+    Laws are formed in this order: ``grammar``; banned tokens, ``min_tokens`` and ``forced_tokens``; ``logit_bias``;
+    repetition penalty over prompt and output (Keskar et al. 2019: divide positive, multiply negative logits), presence
+    and frequency penalty over the output (OpenAI's definition); then ``temperature``, ``top_k``, ``top_p``, ``min_p``.
 
     ``temperature=0`` is greedy. ``top_k=0``, ``top_p=1``, ``min_p=0`` are off. ``seed=None`` lets the engine draw one.
     ``max_tokens=None`` means up to the context limit. ``forced_tokens[i]`` is the only token allowed at output
@@ -38,6 +39,10 @@ class SamplingParams:
     the stop string, or the text of the stop id, which a special token does not have. ``logprobs=n`` asks for the
     chosen token's log-probability and the ``n`` best; ``logprobs_mode`` picks the target's own law (``raw``: before
     any step above) or the law sampled from (``processed``).
+
+    With ``grammar`` the output is a whole text of that grammar unless ``max_tokens`` or a stop string cuts it short:
+    end-of-sequence is allowed where the text is whole and nowhere else, ``min_tokens`` gives way to it, and the
+    sequence ends by itself where nothing more can follow.
 
     Raises:
         InvalidParameter: a value is out of range; the message names the parameter.
@@ -64,6 +69,7 @@ class SamplingParams:
     seed: int | None = None
     n: int = 1
     verify: VerifyRule = "coupled"
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -105,6 +111,8 @@ class SamplingParams:
         for name, choices in (("logprobs_mode", ("raw", "processed")), ("verify", VERIFY_RULES)):
             if getattr(self, name) not in choices:
                 raise InvalidParameter(name, f"must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+        if self.grammar is not None and not isinstance(self.grammar, Grammar):
+            raise InvalidParameter("grammar", f"must be a Grammar, got {type(self.grammar).__name__}")
         if self.seed is not None:
             _check_integer("seed", self.seed, -(2**63))
             if self.seed >= 2**64:

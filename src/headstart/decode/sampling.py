@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.decode import noise
+from headstart.decode.grammar import Constraint
 from headstart.decode.params import SamplingParams
 from headstart.errors import InvalidParameter
 
@@ -45,6 +46,7 @@ class TokenLaw:
 
     The order of steps is the one ``SamplingParams`` documents. Details that it leaves open:
 
+    - A grammar's mask comes first and gives way to nothing but forced tokens, which the engine holds to the grammar.
     - ``min_tokens`` bans ``eos_ids`` and ``stop_token_ids`` until that many output tokens exist.
     - A forced token is a point mass: it wins over bans, bias and the model's own ``-inf``.
     - If bans leave no token, ``min_tokens`` gives way first, ``banned_tokens`` second, so that a law always exists.
@@ -57,13 +59,20 @@ class TokenLaw:
         seed: the sequence's own 64-bit seed.
         vocab_size: the tokenizer's vocabulary. Logit rows may be wider; the padding ids beyond are never chosen.
         eos_ids: end-of-sequence ids.
+        constraint: where the sequence stands in its grammar, with nothing committed yet.
 
     Raises:
         InvalidParameter: a forced token lies outside the vocabulary.
     """
 
     def __init__(
-        self, params: SamplingParams, prompt: Sequence[int], seed: int, vocab_size: int, eos_ids: frozenset[int]
+        self,
+        params: SamplingParams,
+        prompt: Sequence[int],
+        seed: int,
+        vocab_size: int,
+        eos_ids: frozenset[int],
+        constraint: Constraint | None = None,
     ) -> None:
         for token in params.forced_tokens:
             if token >= vocab_size:
@@ -72,6 +81,7 @@ class TokenLaw:
         self.params = params
         self.seed = seed
         self.vocab_size = vocab_size
+        self.constraint = constraint
         self._prompt_length = len(prompt)
         self._output_length = 0
         self._banned = _id_array(params.banned_tokens, vocab_size)
@@ -93,14 +103,21 @@ class TokenLaw:
     def greedy_fast(self) -> bool:
         """Whether this and every later choice is the first maximum of the raw row over ids below ``vocab_size``."""
         p = self.params
-        if not p.greedy or self._repeats or self._counts:
+        if not p.greedy or self._repeats or self._counts or self.constraint is not None:
             return False
         waits = self._endings.size > 0 and self._output_length < p.min_tokens
         forces = self._output_length < len(p.forced_tokens)
         return not (waits or forces or self._banned.size or self._bias_ids.size)
 
+    @property
+    def complete(self) -> bool:
+        """Whether the output is a whole text of its grammar and nothing can follow but the end."""
+        return self.constraint is not None and self.constraint.complete
+
     def append(self, token: int) -> None:
         """Commit one output token."""
+        if self.constraint is not None:
+            self.constraint.append(token)
         self._push(token)
 
     def logits(self, row: torch.Tensor, ahead: Sequence[int] = ()) -> torch.Tensor:
@@ -168,6 +185,8 @@ class TokenLaw:
             x.fill(-np.inf)
             x[params.forced_tokens[index]] = 0.0
             return x
+        if self.constraint is not None:
+            x[~self.constraint.allowed(ahead)[: self.vocab_size]] = -np.inf
         self._mask(x, index)
         if self._bias_ids.size:
             x[self._bias_ids] += self._bias

@@ -87,7 +87,7 @@ class Sequence:
         """Emit one token, drafted by ``drafter`` if by anyone; returns whether the sequence is over.
 
         The order of checks is the order a reader of the output sees: a stop id ends it silently, a stop string ends
-        the text at its earliest place, then the length.
+        the text at its earliest place, a grammar that nothing can follow ends it, then the length.
         """
         self.tokens.append(token)
         self.law.append(token)
@@ -98,6 +98,8 @@ class Sequence:
         self.pending_text.append(self.text.push(token))
         if self.text.matched is not None:
             return self.end(FinishReason.STOP, self.text.matched)
+        if self.law.complete:
+            return self.end(FinishReason.STOP)
         if self.remaining <= 0:
             return self.end(FinishReason.LENGTH)
         return False

@@ -7,11 +7,12 @@ drafter follows. It may raise; the engine then goes on plain for the round. It k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from headstart.decode.draft import Draft
+from headstart.decode.grammar import Constraint
 from headstart.decode.params import SamplingParams
 
 
@@ -37,6 +38,9 @@ class DraftRequest:
     """Whether verification needs the laws the draft was sampled from (rejection and block rules)."""
     least: float = 0.0
     """Tokens after the first whose path is less likely than this would be cut; a drafter that knows may stop there."""
+    constraint: Callable[[], Constraint] | None = None
+    """Makes a state machine for the request's grammar, with nothing committed, for drafters that form laws. Others
+    need not care: what the grammar forbids is cut from their drafts."""
 
 
 @runtime_checkable

@@ -72,15 +72,20 @@ class ModelDrafter:
         made: list[list[int]] = [[] for _ in active]
         confidence: list[list[float]] = [[] for _ in active]
         laws: list[list[torch.Tensor]] = [[] for _ in active]
+        stuck: set[int] = set()
         while True:
             for slot, row in rows.items():
                 _, request, state, _ = active[slot]
-                token, probability, law = self._choose(request, state, row, made[slot])
+                try:
+                    token, probability, law = self._choose(request, state, row, made[slot])
+                except ValueError:  # no law there, such as a grammar grown too complex: others draft on
+                    stuck.add(slot)
+                    continue
                 made[slot].append(token)
                 confidence[slot].append(probability)
                 if law is not None:
                     laws[slot].append(law)
-            growing = [s for s in range(len(active)) if len(made[s]) < active[s][3]]
+            growing = [s for s in range(len(active)) if len(made[s]) < active[s][3] and s not in stuck]
             if not growing:
                 break
             segments = []
@@ -166,7 +171,7 @@ class ModelDrafter:
             token = noise.sample_law(weights, fresh, noise.Stream.DRAFT, base + len(ahead))
             return token, float(q[token]), q
         token = law.choose(row, ahead)
-        visible = row[: self.vocab_size].float()
+        visible = row[: self.vocab_size].float() if law.constraint is None else law.logits(row, ahead)
         return token, float(torch.exp(visible[token] - torch.logsumexp(visible, 0))), None
 
     def _law(self, request: DraftRequest, state: _State) -> TokenLaw:
@@ -174,7 +179,8 @@ class ModelDrafter:
         seen = state.seen
         if state.law is None or len(seen) > len(request.tokens) or _common_prefix(seen, request.tokens) < len(seen):
             state.seen = seen = list(request.tokens[: request.prompt_length])
-            state.law = TokenLaw(request.params, seen, request.seed, self.vocab_size, self.eos_ids)
+            constraint = None if request.constraint is None else request.constraint()
+            state.law = TokenLaw(request.params, seen, request.seed, self.vocab_size, self.eos_ids, constraint)
         for token in request.tokens[len(seen) :]:
             state.law.append(token)
             seen.append(token)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headstart.control.depth import Allowance, DepthController, DepthQuery, Load, Outcome, Proposal, RoundCost
+from headstart.decode.admit import FORCED
 from headstart.decode.draft import EMPTY, Draft
 from headstart.decode.record import StepTimes
 from headstart.decode.round import Prefill, Turn
@@ -151,15 +152,17 @@ def _take(part: _Part, trimmed: Sequence[Draft]) -> Draft:
 
 
 def _outcomes(part: _Part) -> list[Outcome]:
-    """What came of the draft that was verified, and what would have come of the others."""
+    """What came of the draft that was verified, and what would have come of the others. Nothing is learned about a
+    drafter from tokens that a grammar forced."""
     query, turn = part.query, part.turn
     ended = turn.sequence.finish is not None
     emitted = turn.sequence.tokens[query.context :]
     out = []
     for proposal in part.proposals:
-        if len(proposal.draft) and proposal.query.drafter != turn.draft.source:
+        if len(proposal.draft) and proposal.draft.source not in (turn.draft.source, FORCED):
             known = proposal.draft.truncated(len(emitted))
             verdict = verify_coupled(known, lambda _, ahead: [*emitted, NOBODY][len(ahead)])
             out.append(Outcome(query.sequence_id, proposal.query.drafter, known, verdict.path, hot=query.hot))
-    out.append(Outcome(query.sequence_id, query.drafter, turn.draft, turn.path, ended, query.hot))
+    draft, path = (turn.draft, turn.path) if turn.draft.source != FORCED else (EMPTY, ())
+    out.append(Outcome(query.sequence_id, query.drafter, draft, path, ended, query.hot))
     return out

@@ -26,6 +26,7 @@ from headstart.draft.ensemble import PLAIN, check_names, members
 from headstart.engine.asking import Asking
 from headstart.engine.drafting import Drafting
 from headstart.engine.events import Observer, Stage, Status
+from headstart.engine.grammar import Grammars
 from headstart.engine.intake import make_sequences
 from headstart.engine.interrupt import interrupts_deferred
 from headstart.engine.observing import Observing
@@ -78,6 +79,7 @@ class EngineCore:
         self.default_drafter = default_drafter or next(iter(self._drafting.drafters), PLAIN)
         self._check_drafter(self.default_drafter)
         self._scheduler = Scheduler(target.pool, max_sequences, prefill_chunk)
+        self._grammars = Grammars(target.tokenizer, target.vocab_size, target.eos_ids)
         self._request_ids, self._sequence_ids = count(), count()
         self._lock = threading.RLock()
         self._inbox: SimpleQueue[Request] = SimpleQueue()
@@ -115,7 +117,7 @@ class EngineCore:
         ids = encode_prompt(prompt, self.target.tokenizer, self.target.vocab_size)
         check_token_ids(params, self.target.vocab_size)
         request = Request(next(self._request_ids), ids, params, perf_counter(), tag)
-        for i, sequence in enumerate(make_sequences(self.target, ids, params, self._sequence_ids)):
+        for i, sequence in enumerate(make_sequences(self.target, ids, params, self._sequence_ids, self._grammars)):
             branch = Branch(request, i, sequence, drafter, names, speculation.depth, speculation.tenant)
             request.branches.append(branch)
         self.observing.request(Stage.QUEUED, request)

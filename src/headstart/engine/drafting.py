@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import overload
 
+from headstart.decode.admit import admitted
 from headstart.decode.draft import EMPTY, Draft
 from headstart.decode.round import Turn
 from headstart.draft.base import Drafter, DraftRequest, Learner
@@ -124,7 +125,7 @@ class Drafting:
             self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - started
             self.asks[name] = self.asks.get(name, 0) + len(members)
             self.drafted[name] = self.drafted.get(name, 0) + sum(len(drafts[i]) for i in members)
-        return drafts
+        return [self._admitted(ask, draft) for ask, draft in zip(asks, drafts, strict=True)]
 
     def observe(self, turns: Sequence[Turn]) -> None:
         """Tell each sequence's drafters what the target thought, and the one whose draft was verified what came of
@@ -153,6 +154,7 @@ class Drafting:
             tenant=self.branches[sequence.id].tenant,
             with_q=samples(ask.turn),
             least=ask.least,
+            constraint=None if sequence.law.constraint is None else sequence.law.constraint.fresh,
         )
 
     def _checked(self, ask: Ask, draft: Draft) -> Draft:
@@ -168,6 +170,16 @@ class Drafting:
             return cut if cut.source == ask.drafter else replace(cut, source=ask.drafter)
         except Exception as error:  # not even a Draft
             return self._fail(ask, "malformed", error)
+
+    def _admitted(self, ask: Ask, draft: Draft) -> Draft:
+        """What the sequence's grammar leaves of a draft, and adds to it."""
+        constraint = ask.turn.sequence.law.constraint
+        if constraint is None:
+            return draft
+        try:
+            return admitted(draft, constraint, ask.depth, ask.nodes)
+        except Exception as error:
+            return self._fail(ask, "grammar", error)
 
     def _fail(self, ask: Ask, reason: str, detail: object) -> Draft:
         ask.turn.fail(ask.drafter, reason)

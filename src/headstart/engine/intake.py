@@ -12,17 +12,20 @@ from headstart.decode.noise import derive_seed
 from headstart.decode.params import SamplingParams
 from headstart.decode.sampling import TokenLaw
 from headstart.decode.sequence import Sequence
+from headstart.engine.grammar import Grammars
 from headstart.engine.text import TextStream
 from headstart.errors import RequestTooLarge
 from headstart.target.model import Target
 
 
-def make_sequences(target: Target, prompt: list[int], params: SamplingParams, ids: Iterator[int]) -> list[Sequence]:
+def make_sequences(
+    target: Target, prompt: list[int], params: SamplingParams, ids: Iterator[int], grammars: Grammars
+) -> list[Sequence]:
     """The ``n`` sequences of a request, each with a seed of its own; ``ids`` numbers them.
 
     Raises:
         RequestTooLarge: prompt plus ``max_tokens`` exceeds the context or the KV budget.
-        InvalidParameter: stop strings without a tokenizer.
+        InvalidParameter: stop strings without a tokenizer; a grammar that cannot be followed.
     """
     limit = token_limit(target, len(prompt), params.max_tokens)
     if params.min_tokens > limit - len(prompt):
@@ -30,6 +33,7 @@ def make_sequences(target: Target, prompt: list[int], params: SamplingParams, id
         raise RequestTooLarge(
             f"min_tokens {params.min_tokens} exceeds the {room} tokens that fit after a prompt of {len(prompt)}"
         )
+    constraint = grammars.constraint(params)
     seed = params.seed if params.seed is not None else secrets.randbits(63)
     stop_ids = frozenset(params.stop_token_ids)
     if not params.ignore_eos:
@@ -40,7 +44,14 @@ def make_sequences(target: Target, prompt: list[int], params: SamplingParams, id
             prompt_length=len(prompt),
             tokens=list(prompt),
             params=params,
-            law=TokenLaw(params, prompt, derive_seed(seed, i), target.vocab_size, target.eos_ids),
+            law=TokenLaw(
+                params,
+                prompt,
+                derive_seed(seed, i),
+                target.vocab_size,
+                target.eos_ids,
+                None if constraint is None else constraint.fresh(),
+            ),
             stop_ids=stop_ids,
             limit=limit,
             text=TextStream(target.tokenizer, prompt, params.stop, params.include_stop),
