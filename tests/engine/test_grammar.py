@@ -17,14 +17,17 @@ import jsonschema
 import numpy as np
 import pytest
 from tests import spoken, tiny
+from tokenizers import AddedToken
 
 from headstart.control.adaptive import AdaptiveDepth
 from headstart.control.cost import GRID, CostCurve
 from headstart.control.depth import FixedDepth
+from headstart.decode.admit import FORCED
 from headstart.decode.draft import EMPTY, Draft
 from headstart.decode.grammar import MOST_CHARACTERS, Constraint, Grammar
 from headstart.decode.params import SamplingParams
 from headstart.decode.sequence import FinishReason
+from headstart.draft import ensemble
 from headstart.draft.base import Drafter, DraftRequest
 from headstart.draft.model import ModelDrafter
 from headstart.draft.ngram import NgramDrafter
@@ -44,7 +47,7 @@ from headstart.engine.request import Output, Speculation
 from headstart.errors import InvalidParameter
 from headstart.target.model import Target
 
-LENGTH = 120
+LENGTH = 100
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -529,3 +532,53 @@ def test_an_empty_draft_stays_empty_without_a_grammar() -> None:
     engine.generate(PROMPTS[:1], SamplingParams(max_tokens=8))
     assert engine.record.drafted == 0
     assert len(EMPTY) == 0
+
+
+def says(grammars: Grammars, tokenizer: Any, grammar: Grammar, ids: list[int]) -> bool:
+    """Whether the grammar allows these tokens one after another and then the end."""
+    here = grammars.constraint(SamplingParams(grammar=grammar))
+    assert here is not None
+    for token in ids:
+        if not here.allowed()[token]:
+            return False
+        here.append(token)
+    return here.complete or bool(here.allowed()[tokenizer.eos_token_id])
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_an_added_token_is_text_where_the_engine_delivers_it_as_text(special: bool) -> None:
+    own = spoken.tokenizer()
+    own.add_tokens([AddedToken("<tag>", special=special, normalized=False)], special_tokens=special)
+    [tag], pieces = own.convert_tokens_to_ids(["<tag>"]), own.convert_tokens_to_ids(list("<tag>"))
+    red = own("red", add_special_tokens=False)["input_ids"]
+    assert (own.decode([tag], skip_special_tokens=True) == "") == special
+    grammars = Grammars(own, len(own), [own.eos_token_id])
+    for grammar in (Grammar.regex("<tag>red"), Grammar.lark('start: "<tag>red"'), Grammar.choice(["<tag>red"])):
+        assert says(grammars, own, grammar, [tag, *red]) != special
+        assert says(grammars, own, grammar, [*pieces, *red]) == special
+    by_name = Grammar.lark('start: <tag> "red"')
+    if special:
+        assert says(grammars, own, by_name, [tag, *red])
+    else:
+        with pytest.raises(InvalidParameter, match="unknown special token"):
+            says(grammars, own, by_name, [tag, *red])
+    quoted = [own.convert_tokens_to_ids('"')]
+    anything = Grammar.json_schema({"type": "string"})
+    assert says(grammars, own, anything, [*quoted, tag, *quoted]) != special
+    assert says(grammars, own, anything, [*quoted, *pieces, *quoted])
+
+
+def test_no_drafter_has_the_name_of_what_a_grammar_forces() -> None:
+    assert ensemble.GRAMMAR == FORCED
+    with pytest.raises(InvalidParameter, match=r"^drafters: names must differ and not be 'none' or 'grammar'"):
+        ensemble.check_names(["ngram", FORCED])
+
+
+def test_two_drafters_and_a_grammar() -> None:
+    truth = plain("compact", 0.9)
+    drafters = [NgramDrafter(), ModelDrafter(spoken.target(1, exact=False), on())]
+    adaptive = AdaptiveDepth(CostCurve([1e-3] * len(GRID), 0.0), tree=True)
+    engine = Engine(on(), drafters, controller=adaptive, default_drafter="ngram+model")
+    check("compact", truth, engine.generate(PROMPTS, params("compact", 0.9)))
+    assert engine.record.by_drafter.keys() <= {"ngram", "model", FORCED}
+    assert FORCED in engine.record.by_drafter

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headstart.decode.admit import FORCED
 from headstart.errors import InvalidParameter
 
 PLAIN = "none"
 """The drafter name that means no drafter."""
+
+GRAMMAR = "grammar"
+"""Whose tokens they are that a request's grammar forces; no drafter may have this name."""
 
 JOINT = "+"
 
@@ -41,10 +43,10 @@ def members(drafter: str, param: str = "drafter") -> tuple[str, ...]:
 
 def check_names(names: Iterable[str]) -> None:
     """Raise ``InvalidParameter`` unless drafters of these names can be told apart and named together."""
-    seen = {PLAIN, FORCED}
+    seen = {PLAIN, GRAMMAR}
     for name in names:
         if not name or JOINT in name:
             raise InvalidParameter("drafters", f"a name must not be empty or contain {JOINT!r}, got {name!r}")
         if name in seen:
-            raise InvalidParameter("drafters", f"names must differ and not be {PLAIN!r} or {FORCED!r}, got {name!r}")
+            raise InvalidParameter("drafters", f"names must differ and not be {PLAIN!r} or {GRAMMAR!r}, got {name!r}")
         seen.add(name)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from headstart.decode.grammar import Constraint, Grammar
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 MOST_COMPILED = 32
 """Compiled grammars that are kept, the least recently used thrown out first."""
 
-END = "<|headstart:end of grammar|>"
-"""A token that no model has, added to a copy of the tokenizer: its bit in a mask says that the text may end here."""
+END = b"<|headstart:end of grammar|>"
+"""A token that no model has, told to llguidance only: its bit in a mask says that the text may end here."""
 
 JSON_OPTIONS = {"whitespace_pattern": r"[ \n\r\t]{0,64}"}
 """Between the tokens of JSON, enough white space for any indentation and not enough to go on for ever. A schema
@@ -72,7 +73,7 @@ class Grammars:
         if grammar is None:
             return None
         tokens = self._read_tokenizer()
-        ends = self._eos_ids | {i for i in params.stop_token_ids if tokens.is_special(i)}
+        ends = self._eos_ids | tokens.special.intersection(params.stop_token_ids)
         stops = (frozenset() if params.ignore_eos else self._eos_ids) | (ends - self._eos_ids)
         constraint = MatcherConstraint(self._compile(grammar, tokens), self.vocab_size, ends, stops)
         forced = params.forced_tokens
@@ -101,7 +102,12 @@ class Grammars:
 
 
 class _Tokens:
-    """The tokenizer as llguidance reads it."""
+    """The tokenizer as llguidance shall read it: a token is text where the engine delivers it as text.
+
+    llguidance's own reading takes every added token that looks like ``<this>`` for a special one, but writes the
+    literal text ``<this>`` of a grammar with it, which is a dead end. So it gets the bytes of the tokens as it reads
+    them, which of them are special, and a tokenizer that knows no special tokens.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase | None) -> None:
         if tokenizer is None:
@@ -111,44 +117,72 @@ class _Tokens:
         except ImportError as error:
             message = "needs llguidance, which is not installed; run: pip install 'headstart[structured]'"
             raise InvalidParameter("grammar", message) from error
-        from tokenizers import AddedToken, Tokenizer
-
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if not isinstance(backend, Tokenizer):
             kind = type(tokenizer).__name__
             raise InvalidParameter("grammar", f"needs a fast tokenizer, and this model has a {kind}")
-        own = Tokenizer.from_str(backend.to_str())
-        own.no_padding()
-        own.no_truncation()
-        own.add_special_tokens([AddedToken(END, special=True)])
-        self.library: Any = llguidance
-        end = own.token_to_id(END)
-        assert end is not None
-        self.end = end
+        description = json.loads(backend.to_str())
+        description.update(padding=None, truncation=None, post_processor=None)
+        added = description["added_tokens"]
+        special = {one["id"]: one["content"].encode() for one in added if one["special"]}
+        description["added_tokens"] = [one for one in added if not one["special"]]
+        self._library: Any = llguidance
         try:
-            self.tokenizer: LLTokenizer = llguidance.LLTokenizer(own.to_str(), eos_token=self.end)
+            self._plain: LLTokenizer = llguidance.LLTokenizer(json.dumps(description), eos_token=0, slices=[])
         except ValueError as error:
             message = f"this model's tokenizer is of a kind that llguidance cannot read ({error})"
             raise InvalidParameter("grammar", message) from error
-        self.limits = llguidance.LLParserLimits(
+        known = self._plain.vocab_size
+        self.end = max(known, *(token + 1 for token in special)) if special else known
+        self.special = frozenset(special)
+        # the names are llguidance's protocol
+        self.tokens = [special.get(i) or (self._plain.decode_bytes([i]) if i < known else b"") for i in range(self.end)]
+        self.tokens.append(END)
+        self.special_token_ids = sorted({*special, self.end})
+        self.eos_token_id = self.end
+        self.bos_token_id = None
+        self._tokenizer: LLTokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(self))
+        self._limits = llguidance.LLParserLimits(
             step_max_items=MOST_ITEMS,
             max_lexer_states=MOST_LEXER_STATES,
             max_grammar_size=MOST_SYMBOLS,
             verbose_errors=False,
         )
 
-    def matcher(self, source: str) -> LLMatcher:
-        made: LLMatcher = self.library.LLMatcher(self.tokenizer, source, log_level=0, limits=self.limits)
+    def __call__(self, text: str) -> list[int]:
+        """How the model's tokenizer writes a text."""
+        return self._plain.tokenize_str(text)
+
+    def source(self, grammar: Grammar) -> str:
+        """The grammar in llguidance's own format. Not checked, except for GBNF, which is rewritten on the way.
+
+        Raises:
+            ValueError, RecursionError
+        """
+        if grammar.kind in ("json_schema", "json_object"):
+            schema = json.loads(grammar.text) if grammar.kind == "json_schema" else {"type": "object"}
+            if schema is True:
+                schema = {}
+            if not isinstance(schema, dict):
+                raise ValueError(f"a schema is an object or true, not {json.dumps(schema)}")
+            own = schema.get("x-guidance")
+            defaults = {} if isinstance(own, dict) and "whitespace_flexible" in own else JSON_OPTIONS
+            found: str = self._library.LLMatcher.grammar_from_json_schema(
+                schema, defaults=defaults, overrides=STRICT_JSON
+            )
+            return found
+        made: str = self._library.grammar_from(grammar.kind, grammar.text)
         return made
 
-    def is_special(self, token: int) -> bool:
-        return token < self.tokenizer.vocab_size and self.tokenizer.is_special_token(token)
+    def matcher(self, source: str) -> LLMatcher:
+        made: LLMatcher = self._library.LLMatcher(self._tokenizer, source, log_level=0, limits=self._limits)
+        return made
 
 
 def _compile(grammar: Grammar, tokens: _Tokens) -> Compiled:
     """Compile, and try the first step, so that what can be refused now is refused now."""
     try:
-        source = _source(grammar, tokens.library)
+        source = tokens.source(grammar)
     except (ValueError, RecursionError) as error:
         raise InvalidParameter("grammar", f"this {grammar.kind} cannot be compiled: {short(error)}") from error
     compiled = Compiled(partial(tokens.matcher, source), tokens.end)
@@ -162,19 +196,3 @@ def _compile(grammar: Grammar, tokens: _Tokens) -> Compiled:
     if first.is_stopped() or set(np.flatnonzero(np.unpackbits(bits, bitorder="little"))) <= {tokens.end}:
         raise InvalidParameter("grammar", f"this {grammar.kind} allows no text but the empty one")
     return compiled
-
-
-def _source(grammar: Grammar, library: Any) -> str:
-    """The grammar in llguidance's own format. Not checked, except for GBNF, which is rewritten on the way."""
-    if grammar.kind in ("json_schema", "json_object"):
-        schema = json.loads(grammar.text) if grammar.kind == "json_schema" else {"type": "object"}
-        if schema is True:
-            schema = {}
-        if not isinstance(schema, dict):
-            raise ValueError(f"a schema is an object or true, not {json.dumps(schema)}")
-        own = schema.get("x-guidance")
-        defaults = {} if isinstance(own, dict) and "whitespace_flexible" in own else JSON_OPTIONS
-        found: str = library.LLMatcher.grammar_from_json_schema(schema, defaults=defaults, overrides=STRICT_JSON)
-        return found
-    made: str = library.grammar_from(grammar.kind, grammar.text)
-    return made
