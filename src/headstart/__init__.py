@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from headstart.draft.base import Drafter, DraftRequest
     from headstart.engine.engine import Engine
     from headstart.engine.load import load_engine
-    from headstart.engine.request import Chunk, Completion, Output, Speculation
+    from headstart.engine.request import Chat, Chunk, Completion, Output, Speculation
     from headstart.errors import HeadstartError, UserError
     from headstart.target.load import load_target
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Chat": "headstart.engine.request",
     "Chunk": "headstart.engine.request",
     "Completion": "headstart.engine.request",
     "Draft": "headstart.decode.draft",
@@ -39,6 +40,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Chat",
     "Chunk",
     "Completion",
     "Draft",

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 from headstart.control.limits import check_depth
 from headstart.decode.params import SamplingParams
@@ -14,8 +15,21 @@ from headstart.decode.sampling import TokenLogprob
 from headstart.decode.sequence import FinishReason
 from headstart.decode.sequence import Sequence as Decoding
 
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
-"""Text, token ids, or chat messages (``{"role": …, "content": …}``) for the tokenizer's chat template."""
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation for the tokenizer's chat template, with the functions that the model may call.
+
+    ``messages`` and ``tools`` are passed to the template as they are; ``tools`` in OpenAI's shape, ``{"type":
+    "function", "function": {"name": …, "description": …, "parameters": …}}``.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] = ()
+
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]] | Chat
+"""Text, token ids, or a conversation: a list of messages (``{"role": …, "content": …}``) or a ``Chat``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
