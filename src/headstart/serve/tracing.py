@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headstart.decode.record import SpecRecord
 from headstart.decode.sequence import FinishReason
 from headstart.engine.events import RequestEvent, Stage
-from headstart.engine.request import Output, Prompt
+from headstart.engine.request import Chat, Output, Prompt
 from headstart.serve.tags import RequestTag
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ def _input(prompt: Prompt) -> str | None:
     """The prompt in the conventions' shape of messages; nothing for token ids."""
     if isinstance(prompt, str):
         return json.dumps([_message("user", prompt)])
-    messages = [m for m in prompt if isinstance(m, Mapping)]
-    return json.dumps([_message(m["role"], m["content"]) for m in messages]) if messages else None
+    messages = [m for m in (prompt.messages if isinstance(prompt, Chat) else prompt) if isinstance(m, Mapping)]
+    return json.dumps([_message(m["role"], m["content"] or "") for m in messages]) if messages else None
 
 
 def _output(output: Output) -> str:
