@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.cli.tiny import save_tiny
-from tests.serve.harness import Running, running
+from tests.serve.harness import Brake, Running, running
 
 from headstart.control.depth import FixedDepth
 from headstart.draft.ngram import NgramDrafter
@@ -26,6 +26,13 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
 def engine(target: Target) -> Iterator[Engine]:
     with Engine(target, [NgramDrafter()], controller=FixedDepth(4), max_sequences=8) as made:
         yield made
+
+
+@pytest.fixture
+def brake(target: Target) -> Iterator[Brake]:
+    """A hand on the target's forward calls."""
+    with Brake(target) as held:
+        yield held
 
 
 @pytest.fixture(scope="module")

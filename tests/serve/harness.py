@@ -18,6 +18,7 @@ from headstart.serve.app import Service
 from headstart.serve.keys import ApiKeys
 from headstart.serve.server import Server, bind
 from headstart.serve.settings import Settings
+from headstart.target.model import Target
 
 MODEL = "tiny"
 PATIENCE = 30.0
@@ -33,7 +34,8 @@ class Running:
     thread: threading.Thread
 
     def client(self, **options: Any) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=PATIENCE, **options)
+        # no certificates: making them ready takes longer than most tests
+        return httpx.Client(base_url=self.url, timeout=PATIENCE, verify=False, trust_env=False, **options)
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
         with self.client() as client:
@@ -111,3 +113,46 @@ def problem(response: httpx.Response, status: int, param: str | None = None, cod
     if code is not None:
         assert error["code"] == code, error
     return str(error["message"])
+
+
+class Brake:
+    """Holds a target's forward calls back, so that a test decides how far requests get.
+
+    Rounds pass while ``free``; otherwise each needs a permit. ``error`` makes them raise instead.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._forward = target.forward
+        self._permits = threading.Semaphore(0)
+        self.free = True
+        self.error: Exception | None = None
+        self.rounds = 0
+
+    def __enter__(self) -> Brake:
+        self._target.forward = self._call  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+        self.error = None
+        del self._target.forward
+
+    def hold(self) -> None:
+        self.free = False
+
+    def allow(self, rounds: int) -> None:
+        for _ in range(rounds):
+            self._permits.release()
+
+    def release(self) -> None:
+        self.free = True
+        self.allow(1)
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        while not self.free and not self._permits.acquire(timeout=0.01):
+            pass
+        self.rounds += 1
+        if self.error is not None:
+            raise self.error
+        return self._forward(*args, **kwargs)

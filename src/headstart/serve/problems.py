@@ -141,18 +141,32 @@ def from_http(request: Request, error: HTTPException) -> Problem:
 
 def from_validation(error: RequestValidationError) -> Problem:
     """The first parameter that is wrong, named as the client wrote it."""
-    first = error.errors()[0]
+    first, *others = error.errors()
     if first["type"] == "json_invalid":
         return Problem(400, f"The body is not valid JSON: {first['ctx']['error']}.", code="invalid_json")
     param = _param(first, error.body)
     if first["type"] == "missing" and not param:
         return Problem(400, "The request needs a JSON body.", code="missing_body")
+    # a field of several types has an error for each: the one that got furthest is the one that was meant
+    field = _root(param)
+    same = [(_reach(item), _param(item, error.body), item) for item in (first, *others)]
+    same = [found for found in same if _root(found[1]) == field]
+    reach, param, first = max(same, key=lambda found: found[0])
     if first["type"] == "extra_forbidden":
-        message = "is not a parameter that this server honours; leave it out"
-        return refused(param, message, "unknown_parameter")
-    same = [_say(item) for item in error.errors() if _param(item, error.body) == param]
+        return refused(param, "is not a parameter that this server honours; leave it out", "unknown_parameter")
+    says = dict.fromkeys(_say(item) for at, name, item in same if at == reach and name == param)
     code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
-    return refused(param or "body", " or ".join(dict.fromkeys(same)), code)
+    return refused(param or "body", " or ".join(says), code)
+
+
+def _root(param: str) -> str:
+    return param.partition(".")[0].partition("[")[0]
+
+
+def _reach(item: Mapping[str, Any]) -> tuple[int, int]:
+    """How far into the body an error lies: levels, then the place in the last list."""
+    places = [part for part in item["loc"] if isinstance(part, int)]
+    return len(places), places[-1] if places else 0
 
 
 def _say(item: Mapping[str, Any]) -> str:

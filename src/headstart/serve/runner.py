@@ -163,6 +163,11 @@ class Runner:
         return depth if type(depth) is int else DEFAULT_DEPTH
 
     @property
+    def jobs(self) -> frozenset[Job]:
+        """Jobs that are not over."""
+        return frozenset(self._jobs)
+
+    @property
     def claimed(self) -> int:
         """Sequences running and waiting, those still being encoded included."""
         return self._claimed
@@ -176,6 +181,8 @@ class Runner:
         """
         if self.draining:
             raise Draining("no new requests are taken")
+        if not self._thread.is_alive():
+            raise EngineFailed("the engine's thread has ended; restart the server")
         job = Job(sum(one.params.n for one in work))
         waiting = max(0, self._claimed - self._places)
         if self._claimed + job.sequences > self._places + self.max_queue and self._claimed:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+MARK = "▁"
+"""A space, in vocabularies that mark where words begin."""
+
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -49,13 +52,15 @@ class TokenTexts:
         text = self._decode([token])
         if REPLACEMENT in text or not text:
             raw = _raw(piece)
+            if raw is None and not text and MARK in piece:
+                raw = piece.replace(MARK, " ").encode()
             if raw is None:
                 return piece, None
             try:
                 return raw.decode(), raw
             except UnicodeDecodeError:
                 return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw), raw
-        if piece.startswith("▁") and not text.startswith(" "):
+        if piece.startswith(MARK) and not text.startswith(" "):
             text = f" {text}"  # a decoder of this kind drops the space of the first word
         return text, text.encode()
 
