@@ -27,7 +27,8 @@ def test_a_client_that_leaves_a_stream_frees_its_slots(engine: Engine, brake: Br
         brake.hold()
         brake.allow(3)
         with up.client() as client, client.stream("POST", "/v1/completions", json=long(True)) as response:
-            next(response.iter_lines())
+            lines = response.iter_lines()  # dropping it would close the stream
+            next(lines)
             assert engine.target.pool.used > 0
         wait_for(lambda: cancelled(up))
         before = brake.rounds
@@ -71,7 +72,8 @@ def test_others_go_on_with_the_same_text(engine: Engine, brake: Brake) -> None:
             staying.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as mate,
         ):
             brake.allow(4)
-            next(gone.iter_lines())
+            lines = gone.iter_lines()
+            next(lines)
             gone.close()
             wait_for(lambda: any(job.cancelled for job in up.server.service.runner.jobs))
             brake.release()

@@ -34,6 +34,8 @@ def bind(host: str, port: int) -> socket.socket:
     Raises:
         InvalidParameter: the address is taken, or none of this machine's.
     """
+    if not 0 <= port <= 65535:  # getaddrinfo takes larger ones modulo 65536
+        raise InvalidParameter("--port", f"must be from 0 to 65535, got {port}")
     try:
         [(family, _, _, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         bound = socket.socket(family, socket.SOCK_STREAM)
@@ -44,8 +46,8 @@ def bind(host: str, port: int) -> socket.socket:
             bound.close()
             raise
         return bound
-    except (OSError, OverflowError) as error:
-        raise InvalidParameter("--port", f"{host}:{port} cannot be used ({error}); choose another") from error
+    except (OSError, UnicodeError) as error:
+        raise InvalidParameter("--port", f"{host}:{port} cannot be listened on ({error}); choose another") from error
 
 
 def is_loopback(host: str) -> bool:
