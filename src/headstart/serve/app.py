@@ -175,6 +175,7 @@ def create_app(service: Service) -> FastAPI:
                 what.params.n,
                 what.params.logprobs is not None,
                 what.usage_chunk,
+                what.calls,
             )
 
         return await answer(service.runner, http, what, shape, service.settings.request_timeout)

@@ -10,12 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headstart.decode.grammar import Grammar
 from headstart.decode.params import SamplingParams
-from headstart.engine.request import Prompt, Speculation
+from headstart.engine.request import Chat, Prompt, Speculation
 from headstart.errors import InvalidParameter
+from headstart.serve import forms
 from headstart.serve.problems import Problem, as_problem, refused
-from headstart.serve.schema import ChatBody, CompletionBody, Sampling, TextPart
+from headstart.serve.schema import AssistantMessage, ChatBody, CompletionBody, Sampling, TextPart
 from headstart.serve.settings import Settings
+from headstart.serve.tools import as_template_message
 
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for completions."""
@@ -43,6 +46,8 @@ class Asked:
     usage_chunk: bool = False
     usage_always: bool = False
     echo: bool = False
+    calls: bool = False
+    """Whether calls of functions are read out of the text."""
     names: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -65,12 +70,12 @@ def completion(body: CompletionBody, settings: Settings, tenant: str | None) -> 
         raise refused("best_of", f"must equal n, which is {n}: every sequence is returned")
     if body.echo and body.logprobs is not None:
         raise refused("logprobs", "of the prompt are not computed; leave out logprobs or echo")
-    names = {**NAMES, "prompt": "prompt"}
+    names = {**NAMES, "prompt": "prompt", "grammar": "structured_outputs"}
     _check_limits(body, settings, body.logprobs, "logprobs", len(prompts))
     max_tokens = body.max_tokens if body.max_tokens is not None else COMPLETION_MAX_TOKENS
     return Asked(
         prompts=prompts,
-        params=_params(body, settings, names, max_tokens, body.logprobs),
+        params=_params(body, settings, names, max_tokens, body.logprobs, forms.structured(body)),
         speculation=_speculation(body, names, tenant),
         echo=bool(body.echo),
         names=names,
@@ -91,37 +96,41 @@ def chat(body: ChatBody, settings: Settings, tenant: str | None) -> Asked:
     if body.top_logprobs is not None and not body.logprobs:
         raise refused("top_logprobs", "needs logprobs to be true")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    functions = forms.tools(body)
+    grammar, origin = forms.form(body, functions)
     names = {
         **NAMES,
         "prompt": "messages",
+        "grammar": origin,
         "logprobs": "top_logprobs",
         "max_tokens": given[0] if given else "max_completion_tokens",
     }
     _check_limits(body, settings, logprobs, "top_logprobs", 1)
     return Asked(
-        prompts=[_messages(body)],
-        params=_params(body, settings, names, max_tokens, logprobs),
+        prompts=[Chat(_messages(body), functions.described() if functions is not None else ())],
+        params=_params(body, settings, names, max_tokens, logprobs, grammar),
         speculation=_speculation(body, names, tenant),
+        calls=functions is not None and functions.callable,
         names=names,
         **_stream(body),
     )
 
 
-def _messages(body: ChatBody) -> list[dict[str, str]]:
-    """Messages as chat templates take them: text contents, and ``developer`` under its older name."""
+def _messages(body: ChatBody) -> list[dict[str, Any]]:
+    """Messages as chat templates take them: text contents, ``developer`` under its older name, earlier calls with
+    their arguments as objects."""
     out = []
     for i, message in enumerate(body.messages):
-        if message.role == "tool":
-            raise refused(f"messages[{i}].role", "tool messages are not supported by this server")
-        if getattr(message, "tool_calls", None):
-            raise refused(f"messages[{i}].tool_calls", "are not supported by this server")
-        if message.content is None:
+        calls = message.tool_calls if isinstance(message, AssistantMessage) else None
+        if message.content is None and not calls:
             raise refused(f"messages[{i}].content", "is missing")
-        role = "system" if message.role == "developer" else message.role
-        made = {"role": role, "content": _text(message.content)}
-        if message.name is not None:
-            made["name"] = message.name
-        out.append(made)
+        made = message.model_dump(exclude_none=True)
+        made["role"] = "system" if message.role == "developer" else message.role
+        made["content"] = _text(message.content or "")
+        try:
+            out.append(as_template_message(made))
+        except InvalidParameter as error:
+            raise as_problem(error, {error.param: f"messages[{i}].{error.param}"}) from error
     return out
 
 
@@ -130,7 +139,12 @@ def _text(content: str | Sequence[TextPart]) -> str:
 
 
 def _params(
-    body: Sampling, settings: Settings, names: Mapping[str, str], max_tokens: int | None, logprobs: int | None
+    body: Sampling,
+    settings: Settings,
+    names: Mapping[str, str],
+    max_tokens: int | None,
+    logprobs: int | None,
+    grammar: Grammar | None,
 ) -> SamplingParams:
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     given: dict[str, Any] = {
@@ -138,6 +152,7 @@ def _params(
         "temperature": body.temperature if body.temperature is not None else settings.default_temperature,
         "stop": stop,
         "logprobs": logprobs,
+        "grammar": grammar,
         "logit_bias": {int(token): bias for token, bias in (body.logit_bias or {}).items()},
         "include_stop": body.include_stop_str_in_output,
         "verify": body.speculation.verify if body.speculation is not None else None,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headstart.decode.sampling import TokenLogprob as Logprob
+from headstart.serve.calls import CallReader
 from headstart.serve.replies import (
+    CalledFunction,
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
@@ -14,8 +17,12 @@ from headstart.serve.replies import (
     ChatDelta,
     ChatLogprobs,
     ChatMessage,
+    Finish,
+    FunctionDelta,
     Metrics,
     TokenLogprob,
+    ToolCall,
+    ToolCallDelta,
     TopLogprob,
     Usage,
 )
@@ -28,22 +35,44 @@ class ChatShape:
     n: number of choices.
     logprobs: whether they were asked for.
     show_usage: whether every chunk has a ``usage``, null if need be.
+    calls: whether calls of functions are read out of the text.
     """
 
-    def __init__(self, header: Header, tokens: TokenTexts, n: int, logprobs: bool, show_usage: bool) -> None:
+    def __init__(
+        self, header: Header, tokens: TokenTexts, n: int, logprobs: bool, show_usage: bool, calls: bool
+    ) -> None:
         self._header, self._tokens, self._n = header, tokens, n
         self._logprobs, self._show_usage = logprobs, show_usage
+        # eager, whole or streamed: what is said of a malformed call must not depend on how the answer travels
+        self._readers = [CallReader(_call_id, eager=True) for _ in range(n)] if calls else []
 
     def whole(self, choices: Sequence[Fresh], usage: Usage, metrics: Metrics) -> ChatCompletion:
         made = []
         for fresh in choices:
-            assert fresh.finish is not None
+            content, calls = self._read(fresh)
+            whole = [
+                ToolCall(
+                    id=call.id,
+                    type="function",
+                    function=CalledFunction(name=call.function.name, arguments=call.function.arguments),
+                )
+                for call in calls
+                if call.id is not None and call.function.name is not None
+            ]
+            message = ChatMessage(
+                role="assistant",
+                content=content if content or not whole else None,
+                refusal=None,
+                **({"tool_calls": whole} if whole else {}),
+            )
+            finish = self._finish(fresh)
+            assert finish is not None
             made.append(
                 ChatChoice(
                     index=fresh.index,
-                    message=ChatMessage(role="assistant", content=fresh.text, refusal=None),
+                    message=message,
                     logprobs=self._log(fresh),
-                    finish_reason=fresh.finish,
+                    finish_reason=finish,
                     stop_reason=fresh.stop_reason,
                 )
             )
@@ -54,11 +83,13 @@ class ChatShape:
             yield self._chunk(index, ChatDelta(role="assistant", content=""), None)
 
     def piece(self, fresh: Fresh, usage: Usage | None) -> ChatChunk | None:
-        text = fresh.text
-        if not text and fresh.finish is None and not fresh.logprobs and usage is None:
+        content, calls = self._read(fresh)
+        if not content and not calls and fresh.finish is None and not fresh.logprobs and usage is None:
             return None
-        delta = ChatDelta(content=text) if text or fresh.finish is None else ChatDelta()
-        return self._chunk(fresh.index, delta, usage, fresh)
+        said: dict[str, Any] = {"content": content} if content or not (calls or fresh.finish) else {}
+        if calls:
+            said["tool_calls"] = calls
+        return self._chunk(fresh.index, ChatDelta(**said), usage, fresh)
 
     def closing(self, usage: Usage, metrics: Metrics) -> ChatChunk:
         return ChatChunk(**self._head("chat.completion.chunk"), choices=[], usage=usage, metrics=metrics)
@@ -68,11 +99,36 @@ class ChatShape:
             index=index,
             delta=delta,
             logprobs=None if fresh is None else self._log(fresh),
-            finish_reason=None if fresh is None else fresh.finish,
+            finish_reason=None if fresh is None else self._finish(fresh),
             **({} if fresh is None or fresh.finish is None else {"stop_reason": fresh.stop_reason}),
         )
         shown: dict[str, Any] = {"usage": usage} if self._show_usage or usage is not None else {}
         return ChatChunk(**self._head("chat.completion.chunk"), choices=[choice], **shown)
+
+    def _read(self, fresh: Fresh) -> tuple[str, list[ToolCallDelta]]:
+        """Content, and parts of calls, one for each call."""
+        if not self._readers:
+            return fresh.text, []
+        reader = self._readers[fresh.index]
+        pieces = reader.feed(fresh.text)
+        if fresh.finish is not None:
+            pieces += reader.finish(cut=fresh.finish == "length")
+        content, calls = "", dict[int, ToolCallDelta]()
+        for piece in pieces:
+            if isinstance(piece, str):
+                content += piece
+            elif piece.id is not None:
+                function = FunctionDelta(name=piece.name, arguments=piece.arguments)
+                calls[piece.index] = ToolCallDelta(index=piece.index, id=piece.id, type="function", function=function)
+            elif piece.index in calls:
+                calls[piece.index].function.arguments += piece.arguments
+            else:
+                calls[piece.index] = ToolCallDelta(index=piece.index, function=FunctionDelta(arguments=piece.arguments))
+        return content, list(calls.values())
+
+    def _finish(self, fresh: Fresh) -> Finish | None:
+        called = bool(self._readers) and self._readers[fresh.index].calls > 0
+        return "tool_calls" if called and fresh.finish == "stop" else fresh.finish
 
     def _log(self, fresh: Fresh) -> ChatLogprobs | None:
         if not self._logprobs:
@@ -98,3 +154,7 @@ class ChatShape:
             "model": self._header.model,
             "system_fingerprint": self._header.system_fingerprint,
         }
+
+
+def _call_id() -> str:
+    return f"call_{uuid.uuid4().hex[:24]}"

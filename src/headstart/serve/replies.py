@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-Finish = Literal["stop", "length"]
+Finish = Literal["stop", "length", "tool_calls"]
 
 
 class Reply(BaseModel):
@@ -114,10 +114,22 @@ class ChatLogprobs(Reply):
     refusal: None
 
 
+class CalledFunction(Reply):
+    name: str
+    arguments: str
+
+
+class ToolCall(Reply):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class ChatMessage(Reply):
     role: Literal["assistant"]
     content: str | None
     refusal: None
+    tool_calls: list[ToolCall] | None = None
 
 
 class ChatChoice(Reply):
@@ -139,9 +151,24 @@ class ChatCompletion(Reply):
     metrics: Metrics | None = None
 
 
+class FunctionDelta(Reply):
+    name: str | None = None
+    arguments: str
+
+
+class ToolCallDelta(Reply):
+    """Part of a call; the first one has ``id``, ``type`` and the function's name."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionDelta
+
+
 class ChatDelta(Reply):
     role: Literal["assistant"] | None = None
     content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChatChunkChoice(Reply):

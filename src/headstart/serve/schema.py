@@ -10,7 +10,8 @@ Accepted without an effect, because leaving them out would give the same answer:
     store: false                          nothing is ever stored
     service_tier: auto, default           there is one tier
     modalities: ["text"]                  there is one modality
-    parallel_tool_calls                   says something about tools only
+    parallel_tool_calls without tools     there is nothing to call
+    description of a json_schema          for a model that is told of it; here the schema is enforced
     best_of equal to n                    every sequence is returned
     suffix, logit_bias, … : null          null is "not given" everywhere
 """
@@ -46,6 +47,7 @@ def _at_most(count: int) -> BeforeValidator:
 
 MOST_FIELDS = 128
 MOST_ENTRIES = 16384
+MOST_TOOLS = 128
 
 Text = Annotated[str, AfterValidator(_encodable)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
@@ -89,6 +91,16 @@ class StreamOptions(Body):
     include_obfuscation: Literal[False] | None = Field(None, description="There is no padding to leave out.")
 
 
+class StructuredOutputs(Body):
+    """A form for the output; exactly one of the fields. vLLM's name for it, and its fields."""
+
+    json_schema: dict[str, Any] | None = Field(None, alias="json", description="A JSON schema.")
+    json_object: Literal[True] | None = Field(None, description="Any JSON object.")
+    regex: Text | None = Field(None, description="A regular expression that matches the whole.")
+    choice: Annotated[list[Text], Field(min_length=1, max_length=1024, fail_fast=True)] | None = None
+    grammar: Text | None = Field(None, description="GBNF (with ::=), or llguidance's variant of Lark.")
+
+
 class Sampling(Body):
     """What both endpoints take."""
 
@@ -115,6 +127,7 @@ class Sampling(Body):
     logprobs_mode: Literal["raw", "processed"] | None = Field(
         None, description="raw: the model's own law. processed: the law that was sampled from."
     )
+    structured_outputs: StructuredOutputs | None = None
     n: Annotated[int, Field(ge=1, le=MOST_SEQUENCES)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -159,12 +172,23 @@ class UserMessage(Body):
     name: Text | None = None
 
 
+class CalledFunction(Body):
+    name: Text
+    arguments: Text = Field(description="JSON.")
+
+
+class ToolCall(Body):
+    id: Text
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class AssistantMessage(Body):
     role: Literal["assistant"]
     content: Content | None = None
     name: Text | None = None
     refusal: None = None
-    tool_calls: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(min_length=1, max_length=MOST_TOOLS, fail_fast=True)] | None = None
 
 
 class ToolMessage(Body):
@@ -174,6 +198,50 @@ class ToolMessage(Body):
 
 
 Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
+
+
+class FunctionOptions(Body):
+    name: Text
+    description: Text | None = None
+    parameters: dict[str, Any] | None = Field(None, description="A JSON schema of an object.")
+    strict: bool | None = Field(None, description="Arguments must validate.")
+
+
+class Tool(Body):
+    type: Literal["function"]
+    function: FunctionOptions
+
+
+class NamedFunction(Body):
+    name: Text
+
+
+class NamedTool(Body):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class TextFormat(Body):
+    type: Literal["text"]
+
+
+class JsonObjectFormat(Body):
+    type: Literal["json_object"]
+
+
+class JsonSchema(Body):
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: Text | None = Field(None, description="Accepted, no effect.")
+    json_schema: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = Field(None, description="The schema is enforced either way.")
+
+
+class JsonSchemaFormat(Body):
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
 
 
 class ChatBody(Sampling):
@@ -186,4 +254,9 @@ class ChatBody(Sampling):
     modalities: Annotated[list[Literal["text"]], Field(max_length=1, fail_fast=True)] | None = Field(
         None, description="There is one modality."
     )
-    parallel_tool_calls: bool | None = Field(None, description="Accepted, no effect without tools.")
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool], Field(min_length=1, max_length=MOST_TOOLS, fail_fast=True)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = Field(
+        None, description="Needs tools. auto: the model decides; required, or a function: it must call."
+    )
+    parallel_tool_calls: bool | None = Field(None, description="Whether it may call more than once.")
