@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from tests import tiny
+from tests import spoken, tiny
 
 from headstart.control.adaptive import AdaptiveDepth
 from headstart.control.cost import GRID, CostCurve
 from headstart.control.depth import DepthController, FixedDepth
 from headstart.control.journal import Journal
+from headstart.decode.grammar import Grammar
 from headstart.decode.params import SamplingParams
 from headstart.decode.record import SpecRecord
 from headstart.decode.sequence import FinishReason
@@ -26,6 +27,7 @@ from headstart.draft.scripted import (
     Scripted,
     TooLongDrafter,
     TreeOracleDrafter,
+    WrongDrafter,
 )
 from headstart.engine.engine import Engine
 from headstart.engine.events import RequestEvent, RoundEvent, Stage, Status
@@ -188,6 +190,15 @@ def test_why_there_was_no_draft(on: Target, truth: list[list[int]]) -> None:
             pass
 
     assert reasons(Scripted(), Journal(AdaptiveDepth(free), Sink())) == found  # type: ignore[arg-type]
+
+
+def test_a_grammar_that_bars_every_draft_is_a_reason() -> None:
+    pytest.importorskip("llguidance")
+    seen = Recorder()
+    engine = Engine(spoken.target(), [WrongDrafter(token=0)], observer=seen)
+    engine.generate(["red"], SamplingParams(max_tokens=24, grammar=Grammar.regex("[01]{12}")))
+    assert seen.reasons()["barred by the grammar"] > 0
+    assert seen.record().as_dict() == engine.record.as_dict()
 
 
 def test_failures_outside_a_round_are_told(on: Target) -> None:

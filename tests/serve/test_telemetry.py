@@ -319,6 +319,34 @@ def test_content_is_traced_only_when_asked_for(engine_of_server: Engine) -> None
     assert answer["finish_reason"] in ("length", "stop")
 
 
+def test_calls_of_functions_are_content_too(engine_of_server: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = "{{ tools | tojson }}{% for m in messages %}{{ m.content }}{{ m.tool_calls | default('') }}{% endfor %}"
+    monkeypatch.setattr(engine_of_server.target.tokenizer, "chat_template", template)
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "red"}'}}
+    body = chat("red?", max_completion_tokens=8)
+    body["messages"] += [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "sunny"},
+    ]
+    body["tools"] = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+
+    def ask(up: Running) -> None:
+        assert up.post("/v1/chat/completions", body).status_code == 200
+
+    [silent] = spans_of(engine_of_server, ask)
+    assert "sunny" not in str(dict(silent.attributes or {}))
+    [span] = spans_of(engine_of_server, ask, content=True)
+    assert span.attributes is not None
+    messages = json.loads(str(span.attributes["gen_ai.input.messages"]))
+    assert [message["parts"] for message in messages[1:]] == [
+        [{"type": "tool_call", "id": "c1", "name": "weather", "arguments": {"city": "red"}}],
+        [{"type": "tool_call_response", "id": "c1", "response": "sunny"}],
+    ]
+    assert json.loads(str(span.attributes["gen_ai.tool.definitions"])) == [
+        {"type": "function", "name": "weather", "parameters": {"type": "object"}}
+    ]
+
+
 def test_requests_that_fail_or_leave_end_their_spans(engine_of_server: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
         raise ArithmeticError("no law")

@@ -35,6 +35,8 @@ class Turn:
     """What the round came to, as the sequence's record has it; known after commit."""
     failures: tuple[tuple[str, str], ...] = ()
     """Drafters that did something wrong, and what."""
+    barred: bool = False
+    """Whether a draft was there and a grammar forbade all of it."""
     learned: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
     """Per row: the last two tokens before it, and the target's ``successors`` best tokens there."""
 

@@ -177,9 +177,11 @@ class Drafting:
         if constraint is None:
             return draft
         try:
-            return admitted(draft, constraint, ask.depth, ask.nodes)
+            left = admitted(draft, constraint, ask.depth, ask.nodes)
         except Exception as error:
             return self._fail(ask, "grammar", error)
+        ask.turn.barred = bool(len(draft)) and not len(left)
+        return left
 
     def _fail(self, ask: Ask, reason: str, detail: object) -> Draft:
         ask.turn.fail(ask.drafter, reason)

@@ -92,6 +92,8 @@ class Observing:
             return "drafter failed"
         if query.room == 0:
             return "output nearly finished"
+        if turn.barred:
+            return "barred by the grammar"
         if (why := self._controller.why.get(branch.sequence.id)) is not None:
             return why
         return "depth 0" if turn.depth == 0 else "nothing to say"

@@ -64,6 +64,9 @@ class RequestTraces:
             "headstart.queue_time": output.queue_seconds,
         }
         if self._traces.content:
+            if isinstance(tag.prompt, Chat) and tag.prompt.tools:
+                tools = [{"type": "function", **tool["function"]} for tool in tag.prompt.tools]
+                attributes["gen_ai.tool.definitions"] = json.dumps(tools)
             attributes["gen_ai.input.messages"] = _input(tag.prompt)
             attributes["gen_ai.output.messages"] = _output(output)
         record = SpecRecord()
@@ -92,7 +95,23 @@ def _input(prompt: Prompt) -> str | None:
     if isinstance(prompt, str):
         return json.dumps([_message("user", prompt)])
     messages = [m for m in (prompt.messages if isinstance(prompt, Chat) else prompt) if isinstance(m, Mapping)]
-    return json.dumps([_message(m["role"], m["content"] or "") for m in messages]) if messages else None
+    return json.dumps([_given(message) for message in messages]) if messages else None
+
+
+def _given(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message of a chat, its calls of functions and their results included."""
+    text = message.get("content") or ""
+    if message["role"] == "tool":
+        return {
+            "role": "tool",
+            "parts": [{"type": "tool_call_response", "id": message.get("tool_call_id"), "response": text}],
+        }
+    calls = [
+        {"type": "tool_call", "id": call.get("id"), **{key: call["function"][key] for key in ("name", "arguments")}}
+        for call in message.get("tool_calls") or ()
+    ]
+    made = _message(message["role"], text)
+    return {**made, "parts": [*(made["parts"] if text or not calls else ()), *calls]}
 
 
 def _output(output: Output) -> str:
