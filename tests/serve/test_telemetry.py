@@ -249,6 +249,14 @@ def test_the_log_line_of_a_server(engine_of_server: Engine, caplog: pytest.LogCa
     assert "tok/s, running 0, waiting 0, KV 0.0% used" in line
 
 
+def test_probes_and_scrapes_do_not_fill_the_log(engine_of_server: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="headstart.serve.requests"), running(engine_of_server) as up:
+        for path in ("/health", "/metrics", "/v1/models", "/nowhere"):
+            up.get(path)
+    lines = [json.loads(r.getMessage()) for r in caplog.records if r.name == "headstart.serve.requests"]
+    assert [line["path"] for line in lines] == ["/v1/models", "/nowhere"]
+
+
 # -- traces -----------------------------------------------------------------------------------------------------------
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

@@ -131,7 +131,8 @@ class Front:
 
     def _tell(self, trace: Trace) -> None:
         done = report(trace)
-        requests_log.info("%s", done.log_line())
+        quiet = done.status < 400 and not done.path.startswith(PROTECTED)  # probes and scrapes come every few seconds
+        requests_log.log(logging.DEBUG if quiet else logging.INFO, "%s", done.log_line())
         for observer in self._observers:
             try:
                 observer(done)
