@@ -60,11 +60,11 @@ def bench(options: argparse.Namespace) -> Bench:
 def engine(of: Bench, mode: str) -> Engine:
     """As ``load_engine`` makes them, on the target that is there."""
     if mode == "plain":
-        return Engine(of.target, max_sequences=MAX_SEQUENCES)
+        return Engine(of.target, max_sequences=MAX_SEQUENCES, prefix_cache=False)
     tree = mode == "ngram tree"
     controller = AdaptiveDepth(cost_curve(of.target), tree=tree, most_nodes=MOST_NODES)
     drafter = NgramDrafter(tree_min_path=TREE_FLOOR) if tree else NgramDrafter()
-    return Engine(of.target, [drafter], controller=controller, max_sequences=MAX_SEQUENCES)
+    return Engine(of.target, [drafter], controller=controller, max_sequences=MAX_SEQUENCES, prefix_cache=False)
 
 
 def steps(of: Bench) -> dict[str, Any]:

@@ -118,7 +118,8 @@ class Headstart:
         else:
             engine = self.engine(request.mode)
         params = SamplingParams(max_tokens=request.max_tokens, temperature=request.temperature, seed=request.seed)
-        speculation = Speculation(tenant=f"{request.mode} {request.scope}", depth=depth)
+        # peers compute every prompt
+        speculation = Speculation(tenant=f"{request.mode} {request.scope}", depth=depth, prefix_cache=False)
         started = perf_counter()
         outputs = engine.generate(request.prompts, params, speculation)
         seconds = perf_counter() - started

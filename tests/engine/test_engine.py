@@ -171,7 +171,7 @@ def test_cancelling_inside_any_call(on: Target, truth: list[list[int]], at: int)
         tokens = handle.output().token_ids
         assert tokens == truth[i] if i != 1 else tokens == truth[1][: len(tokens)]
     assert on.pool.used == 0
-    assert on.pool._extents == []
+    assert on.pool.used + on.pool.kept + on.pool.free == on.pool.capacity
 
 
 @pytest.mark.parametrize("after", range(0, 14))

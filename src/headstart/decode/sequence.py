@@ -58,6 +58,8 @@ class Sequence:
     text: TextSink
     extent: Any = None
     cached: int = 0
+    reused: int = 0
+    """Prompt tokens whose keys and values were found in the pool instead of computed."""
     finish: FinishReason | None = None
     stopped_by: int | str | None = None
     error: str | None = None

@@ -35,6 +35,7 @@ from headstart.engine.request import Branch, Chunk, Prompt, Request, Speculation
 from headstart.engine.scheduler import Scheduler
 from headstart.errors import InvalidParameter
 from headstart.target.model import Target
+from headstart.target.prefix import PrefixCache, PrefixRecord
 
 T = TypeVar("T")
 
@@ -50,6 +51,8 @@ class EngineCore:
         controller: decides depth each round; default is a fixed depth of 4.
         max_sequences: most sequences decoded at once; more wait.
         prefill_chunk: most prompt tokens computed beside decoding in one round.
+        prefix_cache: keep the rows of sequences that have ended, as long as nobody needs their room, and share those of
+            running ones, so that a prompt's beginning is not computed twice. Never changes a text.
         observer: is told of every round and of what becomes of every request; see ``headstart.engine.events``.
 
     All methods may be called from any thread.
@@ -64,8 +67,11 @@ class EngineCore:
         controller: DepthController | None = None,
         max_sequences: int = 8,
         prefill_chunk: int = 256,
+        prefix_cache: bool = True,
         observer: Observer | None = None,
     ) -> None:
+        if not isinstance(prefix_cache, bool):
+            raise InvalidParameter("prefix_cache", f"must be true or false, got {prefix_cache!r}")
         for param, value in (("max_sequences", max_sequences), ("prefill_chunk", prefill_chunk)):
             if type(value) is not int or value < 1:
                 raise InvalidParameter(param, f"must be an integer of at least 1, got {value!r}")
@@ -78,7 +84,8 @@ class EngineCore:
         )
         self.default_drafter = default_drafter or next(iter(self._drafting.drafters), PLAIN)
         self._check_drafter(self.default_drafter)
-        self._scheduler = Scheduler(target.pool, max_sequences, prefill_chunk)
+        self._prefixes = PrefixCache(target.pool) if prefix_cache and target.lasting_rows else None
+        self._scheduler = Scheduler(target.pool, max_sequences, prefill_chunk, self._prefixes)
         self._grammars = Grammars(target.tokenizer, target.vocab_size, target.eos_ids)
         self._request_ids, self._sequence_ids = count(), count()
         self._lock = threading.RLock()
@@ -118,7 +125,9 @@ class EngineCore:
         check_token_ids(params, self.target.vocab_size)
         request = Request(next(self._request_ids), ids, params, perf_counter(), tag)
         for i, sequence in enumerate(make_sequences(self.target, ids, params, self._sequence_ids, self._grammars)):
-            branch = Branch(request, i, sequence, drafter, names, speculation.depth, speculation.tenant)
+            branch = Branch(
+                request, i, sequence, drafter, names, speculation.depth, speculation.tenant, speculation.prefix_cache
+            )
             request.branches.append(branch)
         self.observing.request(Stage.QUEUED, request)
         self._inbox.put(request)
@@ -191,7 +200,19 @@ class EngineCore:
             "default_drafter": self.default_drafter,
             "max_sequences": self._scheduler.max_sequences,
             "prefill_chunk": self._scheduler.prefill_chunk,
+            "prefix_cache": self._prefixes is not None,
         }
+
+    @property
+    def prefix_record(self) -> PrefixRecord:
+        """What the prefix cache has done and holds; all zero where there is none. Does not wait for a round to end."""
+        return self._prefixes.record if self._prefixes is not None else PrefixRecord()
+
+    def clear_prefix_cache(self) -> None:
+        """Forget the rows of sequences that have ended. Those of running sequences stay theirs."""
+        with self._lock:
+            if self._prefixes is not None:
+                self._prefixes.clear()
 
     def advance(self, request: Request) -> list[Chunk]:
         """The request's new chunks, after at most one step, so that others waiting on the same thread get their

@@ -45,7 +45,7 @@ def cost_curve(target: Target) -> CostCurve:
 
 def measure_curve(target: Target) -> CostCurve:
     """Time forward calls of the target over a free part of its pool."""
-    longest = min(target.max_model_len, target.pool.free, 1024)
+    longest = min(target.max_model_len, target.pool.capacity - target.pool.used, 1024)
     extent = target.pool.reserve(longest)
     if extent is None:
         raise RuntimeError("the KV pool has no room to measure in; measure before requests run")

@@ -104,6 +104,7 @@ class Engine(EngineCore):
                     for branch in self._branches():
                         branch.request.cancelled = True
                     self._reap()
+            self.clear_prefix_cache()
         if self._executor is not None:
             self._executor.shutdown(wait=False)
             self._executor = None

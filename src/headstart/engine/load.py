@@ -33,6 +33,7 @@ def load_engine(
     kv_tokens: int | None = None,
     kv_bytes: int | None = None,
     prefill_chunk: int = 256,
+    prefix_cache: bool = True,
     kernels: str = "auto",
     weights: str | None = None,
     progress: Callable[[str], None] | None = None,
@@ -107,4 +108,5 @@ def load_engine(
         controller=chosen,
         max_sequences=max_sequences,
         prefill_chunk=prefill_chunk,
+        prefix_cache=prefix_cache,
     )

@@ -14,6 +14,7 @@ from headstart.decode.record import SpecRecord
 from headstart.decode.sampling import TokenLogprob
 from headstart.decode.sequence import FinishReason
 from headstart.decode.sequence import Sequence as Decoding
+from headstart.errors import InvalidParameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +39,18 @@ class Speculation:
 
     ``drafter`` is a name the engine knows, several in the order they are asked (``"ngram+model"``), ``"none"``, or
     ``None`` for the engine's default; ``depth`` fixes the depth, ``0`` is plain, ``None`` leaves it to the controller.
-    ``tenant`` isolates what drafters remember across requests.
+    ``tenant`` isolates what drafters and the prefix cache remember across requests; those without one are together.
+    ``prefix_cache`` set to false neither uses rows of other requests nor leaves any behind.
     """
 
     drafter: str | None = None
     depth: int | None = None
     tenant: str | None = None
+    prefix_cache: bool = True
 
     def __post_init__(self) -> None:
+        if not isinstance(self.prefix_cache, bool):
+            raise InvalidParameter("prefix_cache", f"must be true or false, got {self.prefix_cache!r}")
         if self.depth is not None:
             check_depth("depth", self.depth)
 
@@ -99,7 +104,8 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A finished request: ``n`` completions and its times in seconds (``None`` where it never came so far)."""
+    """A finished request: ``n`` completions and its times in seconds (``None`` where it never came so far).
+    ``cached_tokens`` of the prompt were found in the prefix cache, not computed, by the first sequence."""
 
     request_id: int
     prompt_token_ids: list[int]
@@ -107,6 +113,7 @@ class Output:
     queue_seconds: float | None
     first_token_seconds: float | None
     seconds: float
+    cached_tokens: int = 0
 
     @property
     def text(self) -> str:
@@ -132,6 +139,7 @@ class Branch:
     """The same, one by one, in the order they are asked; none for plain decoding."""
     depth: int | None
     tenant: str | None
+    prefix_cache: bool = True
     delivered: int = 0
     """Output tokens already handed out in chunks."""
     texts: list[str] = field(default_factory=list)
@@ -186,6 +194,11 @@ class Request:
         """Whether it is done and every chunk was taken."""
         return self.done and not self.chunks
 
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that the first sequence found in the prefix cache; final once it has emitted a token."""
+        return self.branches[0].sequence.reused
+
     def take(self) -> list[Chunk]:
         """The chunks not taken yet."""
         taken = []
@@ -206,4 +219,5 @@ class Request:
             queue_seconds=since(self.started),
             first_token_seconds=since(self.first_token),
             seconds=(self.ended if self.ended is not None else perf_counter()) - self.submitted,
+            cached_tokens=self.cached_tokens,
         )

@@ -186,6 +186,8 @@ _SAME_NAME = (
 
 def _speculation(body: Sampling, names: Mapping[str, str], tenant: str | None) -> Speculation:
     asked = body.speculation
+    if body.cache_salt is not None:  # a tenant's own name has no slash in it
+        tenant = f"{tenant or ''}/{body.cache_salt}"
     if asked is None:
         return Speculation(tenant=tenant)
     try:

@@ -132,6 +132,9 @@ class Sampling(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     speculation: SpeculationOptions | None = None
+    cache_salt: Annotated[Text, Field(min_length=1, max_length=256)] | None = Field(
+        None, description="What is remembered across requests is shared only with requests of the same salt."
+    )
 
     user: Text | None = Field(None, description="Accepted, no effect.")
     safety_identifier: Text | None = Field(None, description="Accepted, no effect.")

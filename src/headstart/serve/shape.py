@@ -13,7 +13,7 @@ from headstart.decode.params import SamplingParams
 from headstart.decode.sampling import TokenLogprob
 from headstart.decode.sequence import FinishReason
 from headstart.engine.request import Chunk, Request
-from headstart.serve.replies import Finish, Metrics, Reply, Usage
+from headstart.serve.replies import Finish, Metrics, PromptTokensDetails, Reply, Usage
 from headstart.serve.runner import EngineFailed
 
 LEAST_LOGPROB = -9999.0
@@ -85,9 +85,14 @@ def _stop_reason(stopped_by: int | str | None, params: SamplingParams) -> int | 
 
 
 def usage(requests: Sequence[Request], delivered: int) -> Usage:
-    """Tokens of the prompts, each counted once, and tokens ``delivered``."""
+    """Tokens of the prompts, each counted once, those found in the prefix cache, and tokens ``delivered``."""
     prompt = sum(len(request.prompt) for request in requests)
-    return Usage(prompt_tokens=prompt, completion_tokens=delivered, total_tokens=prompt + delivered)
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=delivered,
+        total_tokens=prompt + delivered,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(request.cached_tokens for request in requests)),
+    )
 
 
 def finite(logprob: float) -> float:

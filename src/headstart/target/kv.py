@@ -1,8 +1,9 @@
 """The KV pool: fixed capacity, accounted in blocks, one contiguous extent of slots per sequence.
 
 Contiguous extents let attention read keys as a view instead of gathering pages, which on a CPU costs a copy of the
-whole context per layer. The price is fragmentation, paid by ``compact``. The pool knows slots and tensors; it does
-not know tokens, sequences or models.
+whole context per layer. The price is fragmentation, paid by ``compact``. An extent that nobody uses any more may be
+kept for what its rows hold; it is given up when its room is needed. The pool knows slots and tensors; it does not
+know tokens, sequences or models.
 """
 
 from __future__ import annotations
@@ -10,11 +11,17 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers.cache_utils import Cache
+
+from headstart.target.extents import Extent, Extents
+
+COMPACT = 8
+"""Most slots moved, for each one asked for, rather than give up kept rows: copying a row takes about a hundredth of
+computing it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +34,6 @@ class LayerShape:
 
     def bytes_per_token(self, dtype: torch.dtype) -> int:
         return self.kv_heads * (self.key_dim + self.value_dim) * dtype.itemsize
-
-
-@dataclass(slots=True, eq=False)
-class Extent:
-    """A sequence's slots ``[start, start + size)``; ``start`` may change when the pool compacts."""
-
-    start: int
-    size: int
-    released: bool = field(default=False)
 
 
 class KVPool:
@@ -63,7 +61,7 @@ class KVPool:
         slots = self.capacity + block
         self.keys = [_zeros((s.kv_heads, slots, s.key_dim), dtype, device) for s in self.shapes]
         self.values = [_zeros((s.kv_heads, slots, s.value_dim), dtype, device) for s in self.shapes]
-        self._extents: list[Extent] = []
+        self._extents = Extents(self.capacity)
 
     @property
     def bytes(self) -> int:
@@ -71,34 +69,74 @@ class KVPool:
 
     @property
     def used(self) -> int:
-        """Slots reserved by live extents."""
-        return sum(e.size for e in self._extents)
+        """Slots reserved by extents in use."""
+        return self._extents.used
+
+    @property
+    def kept(self) -> int:
+        """Slots of extents that nobody uses; they are given up when their room is needed."""
+        return self._extents.kept
 
     @property
     def free(self) -> int:
-        return self.capacity - self.used
+        """Slots that hold nothing; ``used + kept + free`` is the capacity."""
+        return self._extents.free
 
     def reserve(self, tokens: int) -> Extent | None:
-        """An extent of at least ``tokens`` slots, or ``None`` when the pool has not that much free."""
+        """An extent of at least ``tokens`` slots, or ``None`` when extents in use leave too little."""
         size = self._whole_blocks(max(tokens, 1))
-        if size > self.free:
+        if size > self.free + self.kept:
             return None
-        start = self._hole(size)
-        if start is None:
-            self.compact()
-            start = self._hole(size)
-            if start is None:
-                return None
-        extent = Extent(start, size)
-        self._extents.append(extent)
-        self._extents.sort(key=lambda e: e.start)
+        start = self._place(size)
+        extent = Extent(start if start is not None else self._make_room(size), size)
+        self._extents.add(extent)
         return extent
 
     def release(self, extent: Extent) -> None:
-        """Give an extent back. Releasing twice is harmless."""
+        """Give an extent back, in use or kept. Releasing twice is harmless."""
         if not extent.released:
             extent.released = True
             self._extents.remove(extent)
+
+    def keep(self, extent: Extent, tokens: int, evicted: Callable[[], None]) -> None:
+        """Nobody uses the extent any more, but its first ``tokens`` rows are worth keeping, the rest of it is not.
+        ``evicted`` is called when they are given up after all, those first that were kept first."""
+        extent.size = min(extent.size, self._whole_blocks(tokens))
+        self._extents.keep(extent, evicted)
+
+    def take(self, extent: Extent) -> None:
+        """Use a kept extent again, as it is."""
+        self._extents.take(extent)
+
+    def extend(self, extent: Extent, tokens: int, rows: int) -> bool:
+        """Use a kept extent again with at least ``tokens`` slots; its first ``rows`` rows stay, wherever it moves.
+
+        Returns ``False``, and leaves everything as it was, when extents in use leave too little room.
+        """
+        size = self._whole_blocks(max(tokens, 1))
+        if size > self.free + self.kept:
+            return False
+        before, saved = extent.start, self._whole_blocks(rows)
+        tensors = (*self.keys, *self.values)
+        self._extents.remove(extent)
+        try:
+            start = before if self._extents.empty(before, size) else self._place(size)
+            if start is None:  # others will move over these rows
+                held = [tensor[:, before : before + saved].clone() for tensor in tensors]
+                start = self._make_room(size)
+                for tensor, own in zip(tensors, held, strict=True):
+                    tensor[:, start : start + saved] = own
+            elif start != before:
+                for tensor in tensors:
+                    # clone: source and destination may overlap
+                    tensor[:, start : start + saved] = tensor[:, before : before + saved].clone()
+        except BaseException:
+            self._extents.add(extent)
+            raise
+        extent.start, extent.size = start, size
+        self._extents.take(extent)
+        self._extents.add(extent)
+        return True
 
     def compact(self) -> None:
         """Slide all extents to the front, so that all free slots form one hole."""
@@ -137,13 +175,21 @@ class KVPool:
     def _whole_blocks(self, tokens: int) -> int:
         return -(-tokens // self.block) * self.block
 
-    def _hole(self, size: int) -> int | None:
-        end = 0
-        for extent in self._extents:
-            if extent.start - end >= size:
-                return end
-            end = extent.start + extent.size
-        return end if self.capacity - end >= size else None
+    def _place(self, size: int) -> int | None:
+        """A place for ``size`` slots that can be had without moving anything far: a hole, or the room of old kept
+        extents."""
+        start = self._extents.hole(size)
+        if start is None and size <= self.free and self._extents.moved_by_compacting() <= COMPACT * size:
+            return None
+        return start if start is not None else self._extents.clear(size)
+
+    def _make_room(self, size: int) -> int:
+        """A place for ``size`` slots, by giving up old kept extents and compacting; there must be that much."""
+        self._extents.evict_until(size)
+        self.compact()
+        start = self._extents.hole(size)
+        assert start is not None
+        return start
 
 
 def _panel_view(keys: torch.Tensor) -> tuple[torch.Tensor, Callable[[torch.Tensor], tuple[Any, ...]]]:

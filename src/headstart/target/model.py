@@ -18,7 +18,8 @@ from headstart.errors import HeadstartError, InvalidParameter, RequestTooLarge, 
 from headstart.target import attention
 from headstart.target.batch import FlatBatch
 from headstart.target.checks import own_logits, relative_difference, rows_differ
-from headstart.target.kv import Extent, KVPool, LayerShape, PoolCache, ShapeProbe
+from headstart.target.extents import Extent
+from headstart.target.kv import KVPool, LayerShape, PoolCache, ShapeProbe
 from headstart.target.native.build import BuildFailed
 from headstart.target.native.forward import NativeForward, Unsuitable, refuse_unsuitable
 from headstart.target.numerics import (
@@ -30,7 +31,14 @@ from headstart.target.numerics import (
     raise_lows,
     tile_linears,
 )
-from headstart.target.support import check_kernels, eos_ids, real_vocab_size, refuse_unsupported, widest_window
+from headstart.target.support import (
+    check_kernels,
+    eos_ids,
+    real_vocab_size,
+    refuse_unsupported,
+    rotation_changes_at,
+    widest_window,
+)
 
 log = logging.getLogger(__name__)
 
@@ -168,6 +176,12 @@ class Target:
                 "reason": self.numerics.reason,
             },
         }
+
+    @property
+    def lasting_rows(self) -> bool:
+        """Whether keys and values, once computed, hold for every text that begins with the same tokens."""
+        changes = rotation_changes_at(self.model.config.get_text_config())
+        return changes is None or self.max_model_len <= changes
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[Segment]) -> torch.Tensor:

@@ -82,3 +82,15 @@ def widest_window(config: Any) -> int | None:
     if types is not None:
         return window if "sliding_attention" in types else None
     return window if getattr(config, "use_sliding_window", True) else None
+
+
+def rotation_changes_at(config: Any) -> int | None:
+    """The length in tokens from which the rotary embedding of *all* positions is another one (LongRoPE); ``None`` when
+    a position's rotation depends on the position alone."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    lengths = [
+        rope.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None) or 1
+        for rope in (parameters, *parameters.values())
+        if isinstance(rope, dict) and rope.get("rope_type") == "longrope"
+    ]
+    return min(lengths, default=None)
