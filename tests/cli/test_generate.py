@@ -58,6 +58,23 @@ def test_colours_mark_accepted_drafts(call: Any, tiny: str, monkeypatch: Any) ->
         assert coloured == plain
 
 
+def test_a_prediction_changes_the_colours_only(call: Any, tiny: str, tmp_path: Path) -> None:
+    base = ("aa bb", "--model", tiny, "--max-tokens", 24, "--depth", 3)
+    plain = answer(call, *base)
+    file = tmp_path / "prediction.txt"
+    for text in (plain[:-1], "something else", ""):
+        file.write_text(text)
+        for more in ((), ("--drafter", "none"), ("--show-drafts",)):
+            result = call("generate", *base, "--prediction", file, *more)
+            assert (result.exit_code, result.stdout) == (0, plain)
+            assert ("of the prediction's" in result.stderr) == bool(text)
+            if text and "--show-drafts" in more:
+                assert "drafted by prediction and accepted" in result.stderr
+    file.write_bytes(b"\xff\xfe")
+    refused(call("generate", *base, "--prediction", file), "--prediction", "UTF-8")
+    refused(call("generate", *base, "--prediction", tmp_path / "none.txt"), "--prediction", "none.txt")
+
+
 def test_json(call: Any, tiny: str, tmp_path: Path) -> None:
     file = tmp_path / "out.json"
     out = answer(call, "aa bb", "--model", tiny, "--max-tokens", 8, "--json", file, "--logprobs", 2, "--n", 2,

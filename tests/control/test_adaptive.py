@@ -144,6 +144,9 @@ def test_a_useless_drafter_rests_and_is_asked_again() -> None:
         depth = controller.allow([query()], load())[0].depth
         asked += depth > 0
         controller.trim([Proposal(query(), chain(0.01) if depth else EMPTY, True, depth > 0)], load())
+        if depth:
+            spent = {"some": 0.0003}  # 3 % of a step
+            controller.observe([], RoundCost(1, 100, 0.010, 0.0103, False, spent, {"some": 1}, {"some": 1}))
     assert 1000 / 40 < asked < 1000 / 15
     assert controller.skips["resting"] == 1000 - asked
 

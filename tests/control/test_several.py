@@ -155,8 +155,11 @@ def test_catching_up_is_not_taken_for_the_price_of_a_draft() -> None:
         prices.observe(RoundCost(5, 500, PLAIN, PLAIN, False, {"model": seconds}, {"model": 4}, {"model": 1}))
 
     asked(1000, 2.0)  # the whole prompt
-    assert prices.token("model") is None
-    for i in range(1, 20):
+    asked(1005, 3.0)  # an accident
+    for i in range(2, 4):
+        assert prices.token("model") is None
+        asked(1000 + 5 * i, 0.008)
+    for i in range(4, 20):
         asked(1000 + 5 * i, 0.008)
     assert prices.token("model") == pytest.approx(0.002)
     assert prices.catch_up("model", 500) == 0.0  # not known yet
@@ -184,6 +187,13 @@ def test_a_long_way_to_catch_up_must_pay_too() -> None:
     assert depth(1e-4, 100) == 0  # a second, for a hundred tokens at 10 ms
     assert depth(2e-5, 100) > 0
     assert depth(2e-5, 4) == 0
+
+
+def test_one_that_costs_next_to_nothing_never_rests() -> None:
+    patience = Patience()
+    for _ in range(200):
+        patience.learn(0, "prediction", -0.003)
+        assert not patience.rests(0, "prediction")
 
 
 def test_patience_is_by_drafter() -> None:

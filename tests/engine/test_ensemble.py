@@ -25,7 +25,6 @@ from headstart.draft.base import DraftRequest
 from headstart.draft.model import ModelDrafter
 from headstart.draft.ngram import NgramDrafter
 from headstart.draft.scripted import OracleDrafter, RaisingDrafter, Scripted, TreeOracleDrafter, WrongDrafter
-from headstart.engine.costs import measure_curve
 from headstart.engine.engine import Engine
 from headstart.engine.request import Output, Speculation
 from headstart.errors import InvalidParameter
@@ -83,14 +82,12 @@ class Both(FixedDepth):
         return [p.draft if last.get(p.query.sequence_id) == i else EMPTY for i, p in enumerate(proposals)]
 
 
-def controllers(on: Target) -> list[DepthController]:
+def controllers() -> list[DepthController]:
     return [
-        FixedDepth(3),
         FixedDepth(4, 12),
         Both(4, 12),
         AdaptiveDepth(free(), tree=True),
         AdaptiveDepth(linear(0.05), tree=False),
-        AdaptiveDepth(measure_curve(on), tree=True),
     ]
 
 
@@ -100,7 +97,7 @@ def test_text_is_the_same_alone_and_together(dtype: str, temperature: float) -> 
     on = target(dtype)
     truth = plain(dtype, temperature)
     drafters = everyone(on, truth)
-    for controller in controllers(on):
+    for controller in controllers():
         engine = Engine(on, drafters, controller=controller)  # type: ignore[arg-type]
         for drafter in SETS:
             together = engine.generate(PROMPTS, params(temperature), Speculation(drafter=drafter))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -14,11 +15,12 @@ from headstart.control.adaptive import AdaptiveDepth
 from headstart.control.cost import GRID, CostCurve
 from headstart.control.depth import DepthController, FixedDepth
 from headstart.control.journal import Journal
+from headstart.decode.draft import EMPTY, Draft
 from headstart.decode.grammar import Grammar
 from headstart.decode.params import SamplingParams
 from headstart.decode.record import SpecRecord
 from headstart.decode.sequence import FinishReason
-from headstart.draft.base import Drafter
+from headstart.draft.base import Drafter, DraftRequest
 from headstart.draft.ngram import NgramDrafter
 from headstart.draft.scripted import (
     OracleDrafter,
@@ -180,8 +182,15 @@ def test_why_there_was_no_draft(on: Target, truth: list[list[int]]) -> None:
     low = reasons(oracle, AdaptiveDepth(dear))
     assert low["busy batch"] + low["acceptance too low"] > 0
 
+    class Slow(Scripted):
+        """Thinks for half a step and has nothing to say."""
+
+        def draft(self, request: DraftRequest) -> Draft:
+            time.sleep(0.005)
+            return EMPTY
+
     silent = AdaptiveDepth(free)
-    found = reasons(Scripted(), silent)
+    found = reasons(Slow(), silent)
     assert found["resting"] > 0
     assert found == silent.skips
 
@@ -189,7 +198,7 @@ def test_why_there_was_no_draft(on: Target, truth: list[list[int]]) -> None:
         def write(self, _: str) -> None:
             pass
 
-    assert reasons(Scripted(), Journal(AdaptiveDepth(free), Sink())) == found  # type: ignore[arg-type]
+    assert reasons(Slow(), Journal(AdaptiveDepth(free), Sink())) == found  # type: ignore[arg-type]
 
 
 def test_a_grammar_that_bars_every_draft_is_a_reason() -> None:

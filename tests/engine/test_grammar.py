@@ -200,7 +200,7 @@ def test_streams_hold_the_same_text() -> None:
 
 def test_no_drafter_has_the_name_of_what_a_grammar_forces() -> None:
     assert ensemble.GRAMMAR == FORCED
-    with pytest.raises(InvalidParameter, match=r"^drafters: names must differ and not be 'none' or 'grammar'"):
+    with pytest.raises(InvalidParameter, match=r"^drafters: names must differ and not be 'none', 'grammar'"):
         ensemble.check_names(["ngram", FORCED])
 
 

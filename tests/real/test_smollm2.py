@@ -10,12 +10,14 @@ import pytest
 import torch
 from tests import tiny
 
+from headstart.control.adaptive import AdaptiveDepth
 from headstart.control.depth import FixedDepth
 from headstart.decode.params import SamplingParams
 from headstart.draft.base import Drafter
 from headstart.draft.model import ModelDrafter
 from headstart.draft.ngram import NgramDrafter
 from headstart.draft.scripted import OracleDrafter, TreeOracleDrafter, WrongDrafter
+from headstart.engine.costs import cost_curve
 from headstart.engine.engine import Engine
 from headstart.engine.request import Output, Speculation
 from headstart.errors import VocabularyMismatch
@@ -98,6 +100,25 @@ def test_a_copy_of_the_target_is_accepted(dtype: str) -> None:
     rate = engine.record.acceptance_rate
     assert rate is not None
     assert rate >= 0.98
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_several_drafters_and_a_prediction(dtype: str, temperature: float) -> None:
+    on = target(dtype)
+    truth = plain(dtype, temperature, 24)
+    for controller in (FixedDepth(4), AdaptiveDepth(cost_curve(on), tree=True)):
+        engine = Engine(
+            on, [NgramDrafter(), copy_of(on, layers=15)], controller=controller, default_drafter="ngram+model"
+        )
+        check(truth, engine.generate(PROMPTS, params(temperature, 24)))
+        edited = [Speculation(prediction=o.text.replace(" the ", " a ")) for o in truth]
+        got = engine.generate(PROMPTS, params(temperature, 24), edited)
+        check(truth, got)
+        for output in got:
+            completion = output.completions[0]
+            assert completion.accepted_prediction_tokens > 2 * completion.rejected_prediction_tokens
+        assert not engine.record.fallbacks
 
 
 def test_a_model_of_another_tokenizer_is_refused() -> None:

@@ -54,6 +54,10 @@ def stats(output: Output, route: str, params: SamplingParams) -> list[str]:
         )
     else:
         parts.append(f"{route}: nothing drafted")
+    found = sum(completion.accepted_prediction_tokens for completion in output.completions)
+    missed = sum(completion.rejected_prediction_tokens for completion in output.completions)
+    if found + missed:
+        parts.append(f"{found} of the prediction's {found + missed} tokens are in the answer")
     parts.append("ended by " + ", ".join(dict.fromkeys(str(c.finish_reason.value) for c in output.completions)))
     if not params.greedy:
         parts.append(f"seed {params.seed}")

@@ -1,4 +1,5 @@
-"""Writing a result file whole or not at all, and never over another one unasked. Knows paths and JSON only."""
+"""Reading a text, and writing a result file whole or not at all and never over another one unasked. Knows paths, text
+and JSON only."""
 
 from __future__ import annotations
 
@@ -10,6 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from headstart.errors import InvalidParameter
+
+
+def read_text(option: str, path: Path) -> str:
+    """The text of a file that ``option`` names.
+
+    Raises:
+        InvalidParameter: it cannot be read, or is no UTF-8 text.
+    """
+    try:
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise InvalidParameter(option, f"{path} cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise InvalidParameter(option, f"{path} is no UTF-8 text ({error.reason} at byte {error.start})") from error
 
 
 def check_writable(path: Path | None, force: bool) -> None:

@@ -9,6 +9,7 @@ import secrets
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,11 +17,11 @@ from rich.console import Console
 
 from headstart.cli import options
 from headstart.cli.answer import Colour, as_json, colours, legend, stats
-from headstart.cli.files import check_writable, write_json
+from headstart.cli.files import check_writable, read_text, write_json
 from headstart.cli.guard import guarded, interrupted, our_warnings, quiet_libraries, stages, stderr
 from headstart.cli.routes import HELP, checked_routes
 from headstart.control.limits import check_depth
-from headstart.draft.ensemble import PLAIN
+from headstart.draft.ensemble import JOINT, PLAIN, PREDICTION
 from headstart.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -59,6 +60,15 @@ def generate(
             "--drafter",
             metavar="ROUTE",
             help=f"{HELP} [default: ngram+model with --draft-model, else ngram]",
+            rich_help_panel=options.SPECULATION,
+        ),
+    ] = None,
+    prediction: Annotated[
+        Path | None,
+        typer.Option(
+            "--prediction",
+            metavar="FILE",
+            help="A text file of what the answer will be like, such as the text to be edited; drafted from first.",
             rich_help_panel=options.SPECULATION,
         ),
     ] = None,
@@ -123,6 +133,7 @@ def generate(
         raise InvalidParameter("--system", "needs the chat template, which --raw leaves out")
     if logprobs is not None and json is None:
         raise InvalidParameter("--logprobs", "are written to the JSON file; add --json FILE")
+    predicted = None if prediction is None else read_text("--prediction", prediction)
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text.strip():
         raise InvalidParameter("prompt", "is empty; at least one word is needed")
@@ -168,7 +179,9 @@ def generate(
             )
             stack.enter_context(engine)
         given = _prompt(text, system, raw, engine, console)
-        output, stopped = _decode(engine, given, params, stream, colours(route) if show_drafts else {})
+        if predicted:
+            route = PREDICTION if route == PLAIN else f"{PREDICTION}{JOINT}{route}"
+        output, stopped = _decode(engine, given, params, predicted, stream, colours(route) if show_drafts else {})
     if json is not None:
         write_json(json, as_json(output, engine, text, params, route, "auto" if depth is None else depth), force)
     for line in stats(output, route, params):
@@ -196,13 +209,20 @@ def _prompt(text: str, system: str | None, raw: bool, engine: Engine, console: C
 
 
 def _decode(
-    engine: Engine, prompt: Prompt, params: SamplingParams, stream: bool, shown: Mapping[str, Colour]
+    engine: Engine,
+    prompt: Prompt,
+    params: SamplingParams,
+    prediction: str | None,
+    stream: bool,
+    shown: Mapping[str, Colour],
 ) -> tuple[Output, bool]:
     """Decode and print, drafted tokens in the colour ``shown`` for their drafter; on Ctrl-C what was produced so far,
     and ``True``."""
     if not Console().is_terminal or Console().color_system is None:
         shown = {}
-    request = engine.submit(prompt, params)
+    from headstart.engine.request import Speculation
+
+    request = engine.submit(prompt, params, Speculation(prediction=prediction))
     stopped = False
     try:
         while not request.done:

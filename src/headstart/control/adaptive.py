@@ -154,7 +154,8 @@ class AdaptiveDepth:
         self.prices.asked(query.sequence_id, query.drafter, query.context)
         least = self.value.least(load)
         if self.tree:  # a tree as deep as it has nodes would be a chain
-            return Allowance(min(depth, max(1, self.most_nodes // 2)), self.most_nodes, least)
+            deepest = self.most_nodes - 1 if query.deep else self.most_nodes // 2
+            return Allowance(min(depth, max(1, deepest)), self.most_nodes, least)
         return Allowance(depth, min(depth, self.most_nodes), least)
 
     def _worthwhile(self, query: DepthQuery, depth: int, spoken: Sequence[Proposal], load: Load) -> int:

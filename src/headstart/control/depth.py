@@ -19,7 +19,7 @@ class DepthQuery:
     """One sequence that is decoding, and the drafter that could be asked for it: ``room`` is the deepest draft that
     could still be useful, ``context`` the tokens so far, ``asked`` a depth fixed by the request, ``drafts`` whether it
     has a drafter at all, ``dear`` whether that drafter computes for every token it drafts, ``hot`` whether the request
-    samples: drafts are accepted less often then."""
+    samples: drafts are accepted less often then, ``deep`` whether the drafter's drafts are mostly one long chain."""
 
     sequence_id: int
     drafter: str
@@ -29,6 +29,7 @@ class DepthQuery:
     drafts: bool = True
     dear: bool = False
     hot: bool = False
+    deep: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 WORTH_SMOOTHING = 0.1
 PATIENCE = 8
+NEGLIGIBLE = 0.01
+"""Worth below zero that is no reason to rest, in tokens: whoever costs next to nothing may be asked every time."""
+
 LONGEST_NAP = 32
 """Rounds a sequence's drafter may go unasked at most: probing is bounded, and so is not probing."""
 
@@ -51,7 +54,7 @@ class Patience:
         mood.worth += WORTH_SMOOTHING * (worth - mood.worth)
         mean = self._worth.setdefault(drafter, worth)
         self._worth[drafter] = mean + WORTH_SMOOTHING * (worth - mean)
-        if mood.worth > 0:
+        if mood.worth > -NEGLIGIBLE:
             mood.barren = 0
             return
         mood.barren += 1

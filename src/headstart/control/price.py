@@ -7,10 +7,17 @@ may be spent on trying a drafter that does not look worth it. Knows names, count
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from headstart.control.depth import RoundCost
 from headstart.control.limits import MAX_DEPTH
 
-SMOOTHING = 0.05
+RISE, FALL = 0.05, 0.3
+"""Weights of a time that is longer, or shorter, than expected. A busy machine adds time and never takes any away, so
+what is shorter is believed sooner; of what is longer, twice the expected time at most."""
+
+FIRST = 4
+"""Times needed before a price is known. It starts at the shortest of them: a single one may have been an accident."""
 
 USUAL_LAG = MAX_DEPTH + 1
 """Tokens a drafter that is asked in every round may have missed: the last round's."""
@@ -22,13 +29,30 @@ PROBE_EVERY = 16
 """Rounds between such probes, at least."""
 
 
+@dataclass(slots=True)
+class _Price:
+    """Seconds as they usually are."""
+
+    seconds: float = float("inf")
+    count: int = 0
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        if self.count <= FIRST:
+            self.seconds = min(self.seconds, seconds)
+        elif seconds < self.seconds:
+            self.seconds += FALL * (seconds - self.seconds)
+        else:
+            self.seconds += RISE * (min(seconds, 2.0 * self.seconds) - self.seconds)
+
+
 class Prices:
     """Running means of every drafter's costs, and what is saved up for probing each."""
 
     def __init__(self) -> None:
-        self._ask: dict[str, float] = {}
-        self._token: dict[str, float] = {}
-        self._missed: dict[str, float] = {}
+        self._ask: dict[str, _Price] = {}
+        self._token: dict[str, _Price] = {}
+        self._missed: dict[str, _Price] = {}
         self._saved: dict[str, float] = {}
         self._asked_at: dict[int, dict[str, int]] = {}
         """Tokens of each sequence when each drafter was last asked for it."""
@@ -52,15 +76,16 @@ class Prices:
 
     def ask(self, drafter: str) -> float:
         """Seconds per sequence asked, catching up not counted; 0 while unknown."""
-        return self._ask.get(drafter, 0.0)
+        return _known(self._ask, drafter) or 0.0
 
     def token(self, drafter: str) -> float | None:
         """Seconds per token drafted, catching up not counted; ``None`` while unknown."""
-        return self._token.get(drafter)
+        return _known(self._token, drafter)
 
     def catch_up(self, drafter: str, lag: int) -> float:
         """Seconds to take in ``lag`` missed tokens; 0 while unknown, or if they are no more than usual."""
-        return self._missed.get(drafter, 0.0) * lag if lag > USUAL_LAG else 0.0
+        price = self._missed.get(drafter)
+        return price.seconds * lag if price is not None and lag > USUAL_LAG else 0.0
 
     def probe(self, drafter: str, cost: float, plain: float) -> bool:
         """Whether ``cost`` seconds may be spent on trying a drafter against expectation; saves up if not yet.
@@ -76,17 +101,18 @@ class Prices:
             asks, drafted, lag = cost.asks.get(name, 0), cost.drafted.get(name, 0), self._lag.get(name, 0)
             if not lag:
                 if asks:
-                    _follow(self._ask, name, seconds / asks)
+                    self._ask.setdefault(name, _Price()).add(seconds / asks)
                 if drafted:
-                    _follow(self._token, name, seconds / drafted)
-            elif name in self._ask:
-                _follow(self._missed, name, max(0.0, seconds - asks * self._ask[name]) / lag)
+                    self._token.setdefault(name, _Price()).add(seconds / drafted)
+            elif self.ask(name):
+                extra = max(0.0, seconds - asks * self.ask(name))
+                self._missed.setdefault(name, _Price()).add(extra / lag)
 
     def forget(self, sequence_id: int) -> None:
         """The sequence is over."""
         self._asked_at.pop(sequence_id, None)
 
 
-def _follow(means: dict[str, float], name: str, value: float) -> None:
-    mean = means.setdefault(name, value)
-    means[name] = mean + SMOOTHING * (value - mean)
+def _known(prices: dict[str, _Price], drafter: str) -> float | None:
+    price = prices.get(drafter)
+    return None if price is None or price.count < FIRST else price.seconds

@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 from headstart.decode.draft import Draft
 from headstart.decode.grammar import Constraint
 from headstart.decode.params import SamplingParams
+from headstart.draft.alignment import Prediction
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class DraftRequest:
     params: SamplingParams
     seed: int
     tenant: str | None = None
+    prediction: Prediction | None = None
+    """What the client said the output would be."""
     with_q: bool = False
     """Whether verification needs the laws the draft was sampled from (rejection and block rules)."""
     least: float = 0.0

@@ -17,6 +17,9 @@ PLAIN = "none"
 GRAMMAR = "grammar"
 """Whose tokens they are that a request's grammar forces; no drafter may have this name."""
 
+PREDICTION = "prediction"
+"""The drafter made of a request's own prediction; every engine has it."""
+
 JOINT = "+"
 
 ROUTES = ("ngram", "model")
@@ -43,10 +46,11 @@ def members(drafter: str, param: str = "drafter") -> tuple[str, ...]:
 
 def check_names(names: Iterable[str]) -> None:
     """Raise ``InvalidParameter`` unless drafters of these names can be told apart and named together."""
-    seen = {PLAIN, GRAMMAR}
+    seen = {PLAIN, GRAMMAR, PREDICTION}
     for name in names:
         if not name or JOINT in name:
             raise InvalidParameter("drafters", f"a name must not be empty or contain {JOINT!r}, got {name!r}")
         if name in seen:
-            raise InvalidParameter("drafters", f"names must differ and not be {PLAIN!r} or {GRAMMAR!r}, got {name!r}")
+            reserved = f"{PLAIN!r}, {GRAMMAR!r} or {PREDICTION!r}"
+            raise InvalidParameter("drafters", f"names must differ and not be {reserved}, got {name!r}")
         seen.add(name)

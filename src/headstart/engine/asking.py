@@ -133,8 +133,9 @@ class Asking:
             context=len(sequence.tokens),
             asked=branch.depth,
             drafts=drafts,
-            dear=self._drafting.computes(name),
+            dear=self._drafting.says(name, "computes"),
             hot=not sequence.params.greedy,
+            deep=self._drafting.says(name, "deep"),
         )
 
 

@@ -21,8 +21,9 @@ from headstart.decode.params import SamplingParams
 from headstart.decode.record import SpecRecord, StepTimes
 from headstart.decode.round import play_round
 from headstart.decode.sequence import FinishReason
+from headstart.draft.alignment import Prediction
 from headstart.draft.base import Drafter
-from headstart.draft.ensemble import PLAIN, check_names, members
+from headstart.draft.ensemble import JOINT, PLAIN, PREDICTION, check_names, members
 from headstart.engine.asking import Asking
 from headstart.engine.drafting import Drafting
 from headstart.engine.events import Observer, Stage, Status
@@ -30,6 +31,7 @@ from headstart.engine.grammar import Grammars
 from headstart.engine.intake import make_sequences
 from headstart.engine.interrupt import interrupts_deferred
 from headstart.engine.observing import Observing
+from headstart.engine.predicted import Predictions
 from headstart.engine.prompt import check_token_ids, encode_prompt
 from headstart.engine.request import Branch, Chunk, Prompt, Request, Speculation
 from headstart.engine.scheduler import Scheduler
@@ -77,15 +79,17 @@ class EngineCore:
                 raise InvalidParameter(param, f"must be an integer of at least 1, got {value!r}")
         self.target = target
         self.controller: DepthController = controller if controller is not None else FixedDepth()
-        check_names(drafter.name for drafter in drafters)
+        self._names = [drafter.name for drafter in drafters]
+        check_names(self._names)
         self.observing = Observing(observer, self.controller)
         self._drafting = Drafting(
             {d.name: d for d in drafters}, target.vocab_size, on_failure=self.observing.drafter_failed
         )
-        self.default_drafter = default_drafter or next(iter(self._drafting.drafters), PLAIN)
+        self.default_drafter = default_drafter or next(iter(self._names), PLAIN)
         self._check_drafter(self.default_drafter)
         self._prefixes = PrefixCache(target.pool) if prefix_cache and target.lasting_rows else None
         self._scheduler = Scheduler(target.pool, max_sequences, prefill_chunk, self._prefixes)
+        self._predictions = Predictions(target.tokenizer, target.vocab_size, target.max_model_len)
         self._grammars = Grammars(target.tokenizer, target.vocab_size, target.eos_ids)
         self._request_ids, self._sequence_ids = count(), count()
         self._lock = threading.RLock()
@@ -120,13 +124,24 @@ class EngineCore:
         if self._closed:
             raise InvalidParameter("engine", "is closed; load a new one")
         drafter = speculation.drafter if speculation.drafter is not None else self.default_drafter
-        names = self._check_drafter(drafter)
+        prediction = self._predictions.encode(speculation.prediction)
+        if prediction is not None and PREDICTION not in drafter.split(JOINT):
+            drafter = PREDICTION if drafter == PLAIN else f"{PREDICTION}{JOINT}{drafter}"
+        names = self._check_drafter(drafter, prediction)
         ids = encode_prompt(prompt, self.target.tokenizer, self.target.vocab_size)
         check_token_ids(params, self.target.vocab_size)
         request = Request(next(self._request_ids), ids, params, perf_counter(), tag)
         for i, sequence in enumerate(make_sequences(self.target, ids, params, self._sequence_ids, self._grammars)):
             branch = Branch(
-                request, i, sequence, drafter, names, speculation.depth, speculation.tenant, speculation.prefix_cache
+                request,
+                i,
+                sequence,
+                drafter,
+                names,
+                speculation.depth,
+                speculation.tenant,
+                speculation.prefix_cache,
+                prediction,
             )
             request.branches.append(branch)
         self.observing.request(Stage.QUEUED, request)
@@ -196,7 +211,7 @@ class EngineCore:
         """The target, its numerics, the drafters and the limits, as plain values."""
         return {
             **self.target.info,
-            "drafters": list(self._drafting.drafters),
+            "drafters": list(self._names),
             "default_drafter": self.default_drafter,
             "max_sequences": self._scheduler.max_sequences,
             "prefill_chunk": self._scheduler.prefill_chunk,
@@ -308,11 +323,13 @@ class EngineCore:
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
-    def _check_drafter(self, drafter: str) -> tuple[str, ...]:
+    def _check_drafter(self, drafter: str, prediction: Prediction | None = None) -> tuple[str, ...]:
         """The drafters it stands for, all of them there."""
         names = members(drafter)
         for name in names:
-            if name not in self._drafting.drafters:
-                known = ", ".join([*self._drafting.drafters, PLAIN])
+            if name == PREDICTION and prediction is None:
+                raise InvalidParameter("drafter", f"{name!r} needs a prediction with the request")
+            if name not in (*self._names, PREDICTION):
+                known = ", ".join([*self._names, PLAIN])
                 raise InvalidParameter("drafter", f"{name!r} is not loaded; choose from {known}")
         return names

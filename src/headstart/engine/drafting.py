@@ -16,6 +16,8 @@ from headstart.decode.admit import admitted
 from headstart.decode.draft import EMPTY, Draft
 from headstart.decode.round import Turn
 from headstart.draft.base import Drafter, DraftRequest, Learner
+from headstart.draft.ensemble import PREDICTION
+from headstart.draft.prediction import PredictionDrafter
 from headstart.engine.request import Branch
 
 log = logging.getLogger(__name__)
@@ -58,14 +60,14 @@ class Ask:
 
 
 class Drafting:
-    """All drafters of an engine, asked for a whole batch at once. ``on_failure`` is called with a drafter's name and
-    what it did wrong."""
+    """All drafters of an engine, and the one of predictions, asked for a whole batch at once. ``on_failure`` is called
+    with a drafter's name and what it did wrong."""
 
     def __init__(
         self, drafters: Mapping[str, Drafter], vocab_size: int, on_failure: Callable[[str, str], None]
     ) -> None:
         self._on_failure = on_failure
-        self.drafters = dict(drafters)
+        self.drafters: dict[str, Drafter] = {**drafters, PREDICTION: PredictionDrafter()}
         self.vocab_size = vocab_size
         self.branches: dict[int, Branch] = {}
         self._warned: set[tuple[str, str]] = set()
@@ -81,9 +83,10 @@ class Drafting:
         wanted = [getattr(self.drafters[name], "successors", 0) for name in branch.drafters]
         return max((w for w in wanted if type(w) is int and 0 < w <= MOST_SUCCESSORS), default=0)
 
-    def computes(self, name: str) -> bool:
-        """Whether the drafter computes for every token it drafts."""
-        return bool(getattr(self.drafters.get(name), "computes", False))
+    def says(self, name: str, trait: str) -> bool:
+        """Whether the drafter says of itself that it has a trait: ``computes`` for every token it drafts, drafts are
+        ``deep``."""
+        return bool(getattr(self.drafters.get(name), trait, False))
 
     def join(self, branch: Branch) -> None:
         self.branches[branch.sequence.id] = branch
@@ -143,6 +146,7 @@ class Drafting:
 
     def _request(self, ask: Ask) -> DraftRequest:
         sequence = ask.turn.sequence
+        branch = self.branches[sequence.id]
         return DraftRequest(
             sequence_id=sequence.id,
             tokens=TokenView(sequence.tokens),
@@ -151,7 +155,8 @@ class Drafting:
             nodes=ask.nodes,
             params=sequence.params,
             seed=sequence.law.seed,
-            tenant=self.branches[sequence.id].tenant,
+            tenant=branch.tenant,
+            prediction=branch.prediction,
             with_q=samples(ask.turn),
             least=ask.least,
             constraint=None if sequence.law.constraint is None else sequence.law.constraint.fresh,

@@ -14,6 +14,7 @@ from headstart.decode.record import SpecRecord
 from headstart.decode.sampling import TokenLogprob
 from headstart.decode.sequence import FinishReason
 from headstart.decode.sequence import Sequence as Decoding
+from headstart.draft.alignment import Prediction, count_foretold
 from headstart.errors import InvalidParameter
 
 
@@ -40,13 +41,16 @@ class Speculation:
     ``drafter`` is a name the engine knows, several in the order they are asked (``"ngram+model"``), ``"none"``, or
     ``None`` for the engine's default; ``depth`` fixes the depth, ``0`` is plain, ``None`` leaves it to the controller.
     ``tenant`` isolates what drafters and the prefix cache remember across requests; those without one are together.
-    ``prefix_cache`` set to false neither uses rows of other requests nor leaves any behind.
+    ``prefix_cache`` set to false neither uses rows of other requests nor leaves any behind. ``prediction`` is what the
+    output is expected to be, as text or token ids (OpenAI's Predicted Outputs): where the output agrees with it, it is
+    drafted from before any other drafter is asked. What cannot fit into the context is left out of it.
     """
 
     drafter: str | None = None
     depth: int | None = None
     tenant: str | None = None
     prefix_cache: bool = True
+    prediction: str | Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.prefix_cache, bool):
@@ -83,7 +87,12 @@ class Chunk:
 class Completion:
     """One finished sequence. ``token_ids`` include a final stop id; ``text`` does not, unless asked for.
     ``drafters[i]`` drafted ``token_ids[i]``, ``None`` if it is the target's own. ``error`` says what went wrong when
-    ``finish_reason`` is ``error``."""
+    ``finish_reason`` is ``error``.
+
+    ``accepted_prediction_tokens`` of the request's prediction are in the output, in their place, the others are
+    ``rejected_prediction_tokens``: OpenAI's words. Both say what the prediction was like, not how much of it was
+    drafted, so they depend on the output alone.
+    """
 
     index: int
     token_ids: list[int]
@@ -95,6 +104,8 @@ class Completion:
     drafters: list[str | None]
     logprobs: list[TokenLogprob] | None
     record: SpecRecord
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
 
     @property
     def from_draft(self) -> list[bool]:
@@ -140,6 +151,7 @@ class Branch:
     depth: int | None
     tenant: str | None
     prefix_cache: bool = True
+    prediction: Prediction | None = None
     delivered: int = 0
     """Output tokens already handed out in chunks."""
     texts: list[str] = field(default_factory=list)
@@ -151,8 +163,16 @@ class Branch:
     emitted_at: float | None = None
     """When an observer was last told of tokens, in seconds of ``perf_counter``."""
 
+    def prediction_use(self) -> tuple[int, int]:
+        """Tokens of the prediction that are in the output so far, and those that are not; zeros without one."""
+        if self.prediction is None:
+            return 0, 0
+        foretold = count_foretold(self.prediction, self.sequence.output)
+        return foretold, len(self.prediction) - foretold
+
     def completion(self) -> Completion:
         sequence = self.sequence
+        accepted, rejected = self.prediction_use()
         return Completion(
             index=self.index,
             token_ids=sequence.output,
@@ -164,6 +184,8 @@ class Branch:
             drafters=list(sequence.drafters),
             logprobs=sequence.logprobs if sequence.params.logprobs is not None else None,
             record=sequence.record,
+            accepted_prediction_tokens=accepted,
+            rejected_prediction_tokens=rejected,
         )
 
 

@@ -18,10 +18,10 @@ from headstart.engine.request import Chunk
 from headstart.serve.acceptance import speculative_decoding
 from headstart.serve.asked import Asked
 from headstart.serve.problems import as_problem
-from headstart.serve.replies import Metrics, Reply
+from headstart.serve.replies import Metrics, Reply, Usage
 from headstart.serve.report import KEY, Trace
 from headstart.serve.runner import Job, Runner, Work
-from headstart.serve.shape import Shape, gather, usage
+from headstart.serve.shape import Shape, gather, usage, whole_usage
 from headstart.serve.sse import DONE, PING, ClientGone, EventStream, event, unless_gone
 from headstart.serve.tags import tag
 
@@ -82,7 +82,7 @@ class _Exchange:
             self._runner.cancel(self._job)
         self._count(taken)
         choices = sorted(gather(taken, self._job.requests, self._asked.params.n), key=lambda choice: choice.index)
-        return self._shape.whole(choices, usage(self._job.requests, self._trace.delivered), self._metrics())
+        return self._shape.whole(choices, await self._usage(), self._metrics())
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         try:
@@ -92,8 +92,7 @@ class _Exchange:
                 async for data in pieces:
                     yield data
             if self._asked.usage_chunk:
-                total = usage(self._job.requests, self._trace.delivered)
-                yield event(self._shape.closing(total, self._metrics()).json_bytes())
+                yield event(self._shape.closing(await self._usage(), self._metrics()).json_bytes())
         except Exception as error:
             problem = as_problem(error, self._asked.names)
             self._trace.code = problem.code
@@ -124,6 +123,12 @@ class _Exchange:
 
     def _count(self, taken: Sequence[tuple[int, Chunk]]) -> None:
         self._trace.delivered += sum(len(chunk.token_ids) for _, chunk in taken)
+
+    async def _usage(self) -> Usage:
+        """Of the whole request. OpenAI's details of predictions come with requests that have one."""
+        if self._asked.speculation.prediction is None:
+            return usage(self._job.requests, self._trace.delivered)
+        return await asyncio.to_thread(whole_usage, self._job.requests, self._trace.delivered)
 
     def _metrics(self) -> Metrics:
         """Acceptance is told of one sequence that was drafted for; ``null`` otherwise, as vLLM has it."""

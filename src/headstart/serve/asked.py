@@ -109,7 +109,9 @@ def chat(body: ChatBody, settings: Settings, tenant: str | None) -> Asked:
     return Asked(
         prompts=[Chat(_messages(body), functions.described() if functions is not None else ())],
         params=_params(body, settings, names, max_tokens, logprobs, grammar),
-        speculation=_speculation(body, names, tenant),
+        speculation=_speculation(
+            body, names, tenant, None if body.prediction is None else _text(body.prediction.content)
+        ),
         calls=functions is not None and functions.callable,
         names=names,
         **_stream(body),
@@ -184,14 +186,17 @@ _SAME_NAME = (
 )
 
 
-def _speculation(body: Sampling, names: Mapping[str, str], tenant: str | None) -> Speculation:
+def _speculation(
+    body: Sampling, names: Mapping[str, str], tenant: str | None, prediction: str | None = None
+) -> Speculation:
     asked = body.speculation
     if body.cache_salt is not None:  # a tenant's own name has no slash in it
         tenant = f"{tenant or ''}/{body.cache_salt}"
     if asked is None:
-        return Speculation(tenant=tenant)
+        return Speculation(tenant=tenant, prediction=prediction)
+    depth = None if asked.depth == "auto" else asked.depth
     try:
-        return Speculation(drafter=asked.drafter, depth=None if asked.depth == "auto" else asked.depth, tenant=tenant)
+        return Speculation(drafter=asked.drafter, depth=depth, tenant=tenant, prediction=prediction)
     except InvalidParameter as error:
         raise as_problem(error, names) from error
 

@@ -247,11 +247,19 @@ class JsonSchemaFormat(Body):
 ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
 
 
+class PredictedContent(Body):
+    type: Literal["content"]
+    content: Content
+
+
 class ChatBody(Sampling):
     """``POST /v1/chat/completions``."""
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    prediction: PredictedContent | None = Field(
+        None, description="What the answer will be like: where it agrees, it is drafted from. Never changes the answer."
+    )
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0)] | None = Field(None, description="Needs logprobs.")
     modalities: Annotated[list[Literal["text"]], Field(max_length=1, fail_fast=True)] | None = Field(

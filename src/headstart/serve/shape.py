@@ -13,7 +13,7 @@ from headstart.decode.params import SamplingParams
 from headstart.decode.sampling import TokenLogprob
 from headstart.decode.sequence import FinishReason
 from headstart.engine.request import Chunk, Request
-from headstart.serve.replies import Finish, Metrics, PromptTokensDetails, Reply, Usage
+from headstart.serve.replies import CompletionTokensDetails, Finish, Metrics, PromptTokensDetails, Reply, Usage
 from headstart.serve.runner import EngineFailed
 
 LEAST_LOGPROB = -9999.0
@@ -93,6 +93,18 @@ def usage(requests: Sequence[Request], delivered: int) -> Usage:
         total_tokens=prompt + delivered,
         prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(request.cached_tokens for request in requests)),
     )
+
+
+def whole_usage(requests: Sequence[Request], delivered: int) -> Usage:
+    """``usage`` of requests that are over, with what became of their predictions. Reads the outputs once more, so it
+    takes time where there is a prediction."""
+    total = usage(requests, delivered)
+    uses = [branch.prediction_use() for request in requests for branch in request.branches]
+    total.completion_tokens_details = CompletionTokensDetails(
+        accepted_prediction_tokens=sum(accepted for accepted, _ in uses),
+        rejected_prediction_tokens=sum(rejected for _, rejected in uses),
+    )
+    return total
 
 
 def finite(logprob: float) -> float:
