@@ -25,15 +25,24 @@ MERGES = [
     ("gre", "en"),
 ]
 
+TEMPLATE = (
+    "{% if tools %}<tools>{% for t in tools %}{{ t.function | tojson }}{% endfor %}{% endif %}"
+    "{% for m in messages %}{{ '<' + m.role + '>' + m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}"
+    "{% endfor %}<assistant>"
+)
+
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """256 bytes, a few merges, and the special tokens ``</s>`` and ``<pad>``."""
+    """256 bytes, a few merges, the special tokens ``</s>`` and ``<pad>``, and a template that knows tools."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     pieces = [*alphabet, *("".join(pair) for pair in MERGES), "</s>", "<pad>"]
     inner = Tokenizer(models.BPE(vocab={piece: i for i, piece in enumerate(pieces)}, merges=MERGES))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="</s>", pad_token="<pad>")
+    made = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="</s>", pad_token="<pad>")
+    made.chat_template = TEMPLATE
+    return made
 
 
 def target(seed: int = 0, *, exact: bool = True) -> Target:

@@ -6,7 +6,8 @@
     │   ├── ModelNotFound         nothing to load under that name
     │   ├── UnsupportedModel      the architecture cannot be run losslessly here
     │   ├── VocabularyMismatch    drafter and target do not speak the same tokens
-    │   └── RequestTooLarge       the request can never fit this engine
+    │   ├── RequestTooLarge       the request can never fit this engine
+    │   └── GrammarFailed         a grammar cannot be followed any further, on the way
     └── DrafterFailed             a drafter raised or proposed nonsense; decoding goes on plain
 
 This module imports nothing, so that every package may import it.
@@ -45,6 +46,10 @@ class VocabularyMismatch(UserError):
 
 class RequestTooLarge(UserError):
     """Prompt plus max_tokens exceeds what the engine can ever hold. Carries the numbers."""
+
+
+class GrammarFailed(UserError, ValueError):
+    """A grammar grew too complex on the way, or goes on with what no token can say. Ends its own request only."""
 
 
 class DrafterFailed(HeadstartError):

@@ -12,17 +12,11 @@ from headstart.engine.request import Chat
 from headstart.errors import InvalidParameter
 
 PLAIN = "{% for m in messages %}{{ '<' + m.role + '>' + (m.content or '') }}{% endfor %}<assistant>"
-TOOLS = (
-    "{% if tools %}{% for t in tools %}{{ t.function | tojson }}{% endfor %}{% endif %}"
-    "{% for m in messages %}{{ '<' + m.role + '>' + (m.content or '') }}"
-    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}"
-    "{% endfor %}<assistant>"
-)
 TOOL = {"type": "function", "function": {"name": "now", "parameters": {}}}
 ASKED: list[dict[str, Any]] = [{"role": "user", "content": "red"}]
 CALLED: list[dict[str, Any]] = [
     *ASKED,
-    {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "now", "arguments": {"a": 1}}}]},
+    {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "now", "arguments": {"a": 1}}}]},
     {"role": "tool", "content": "12"},
 ]
 
@@ -34,9 +28,11 @@ def encoded(template: str, chat: Chat) -> str:
 
 
 def test_a_template_is_given_tools_and_earlier_calls() -> None:
-    assert encoded(PLAIN, Chat(ASKED)) == encoded(TOOLS, Chat(ASKED)) == "<user>red<assistant>"
-    assert encoded(TOOLS, Chat(ASKED, [TOOL])) == '{"name": "now", "parameters": {}}<user>red<assistant>'
-    said = encoded(TOOLS, Chat(CALLED, [TOOL]))
+    assert encoded(PLAIN, Chat(ASKED)) == encoded(spoken.TEMPLATE, Chat(ASKED)) == "<user>red<assistant>"
+    assert (
+        encoded(spoken.TEMPLATE, Chat(ASKED, [TOOL])) == '<tools>{"name": "now", "parameters": {}}<user>red<assistant>'
+    )
+    said = encoded(spoken.TEMPLATE, Chat(CALLED, [TOOL]))
     assert said.endswith('<user>red<assistant><tool_call>now {"a": 1}<tool>12<assistant>')
 
 

@@ -17,10 +17,10 @@ Found = tuple[str, list[tuple[str, str]]]
 """Content, and calls as (name, arguments)."""
 
 
-def read(parts: Sequence[str], *, eager: bool, cut: bool = False) -> tuple[Found, list[Piece]]:
+def read(parts: Sequence[str]) -> tuple[Found, list[Piece]]:
     ids = count()
-    reader = CallReader(lambda: f"call_{next(ids)}", eager=eager)
-    pieces = [piece for part in parts for piece in reader.feed(part)] + reader.finish(cut=cut)
+    reader = CallReader(lambda: f"call_{next(ids)}")
+    pieces = [piece for part in parts for piece in reader.feed(part)] + reader.finish()
     content = "".join(piece for piece in pieces if isinstance(piece, str))
     calls: list[tuple[str, str]] = []
     for piece in pieces:
@@ -73,49 +73,43 @@ CASES: dict[str, tuple[str, Found]] = {
 }
 
 
-@pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_text_in_any_pieces(case: str, eager: bool) -> None:
+def test_text_in_any_pieces(case: str) -> None:
     text, expected = CASES[case]
-    assert read([text], eager=eager)[0] == expected
-    assert read(list(text), eager=eager)[0] == expected
+    assert read([text])[0] == expected
+    assert read(list(text))[0] == expected
     rng = random.Random(case)
     for _ in range(50):
         places = sorted(rng.sample(range(len(text) + 1), min(4, len(text))))
         parts = [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
-        assert read(parts, eager=eager)[0] == expected
+        assert read(parts)[0] == expected
 
 
 def test_the_name_comes_first_and_arguments_as_they_arrive() -> None:
-    (_, pieces) = read(["<tool_call>", '{"name": "f", "argu', 'ments": {"a"', ": 1", "}}", "</tool_call>"], eager=True)
+    (_, pieces) = read(["<tool_call>", '{"name": "f", "argu', 'ments": {"a"', ": 1", "}}", "</tool_call>"])
     assert pieces == [
         CallPiece(0, "call_0", "f", '{"a"'),
         CallPiece(0, arguments=": 1"),
         CallPiece(0, arguments="}"),
     ]
-    (_, pieces) = read(["<tool_call>", '{"name": "f", "argu', 'ments": {"a"', ": 1", "}}", "</tool_call>"], eager=False)
-    assert pieces == [CallPiece(0, "call_0", "f", '{"a": 1}')]
 
 
 def test_content_is_not_held_back_for_long() -> None:
-    reader = CallReader(lambda: "x", eager=True)
+    reader = CallReader(lambda: "x")
     assert reader.feed("Hello") == ["Hello"]
     assert reader.feed(" ") == []
     assert reader.feed("world <") == [" world"]
     assert reader.feed("b>") == [" <b>"]
 
 
-def test_arguments_that_are_cut_off_or_no_json() -> None:
+def test_a_call_that_has_begun_stays_one() -> None:
+    """Cut off, no JSON, or followed by what does not belong: what was told is told, and the rest is not lost."""
     begun = 'x <tool_call>{"name": "f", "arguments": {"a": "b'
-    for eager in (False, True):
-        assert read([begun], eager=eager, cut=True)[0] == ("x", [("f", '{"a": "b')])
-    assert read([begun], eager=False)[0] == (begun.replace("x ", "x"), [])
+    assert read([begun])[0] == ("x", [("f", '{"a": "b')])
     wrong = '<tool_call>{"name": "f", "arguments": {"a": oops}}</tool_call>'
-    assert read([wrong], eager=False)[0] == (wrong, [])
-    assert read([wrong], eager=True)[0] == ("", [("f", '{"a": oops}')])
+    assert read([wrong])[0] == ("", [("f", '{"a": oops}')])
     after = '<tool_call>{"name": "f", "arguments": {"a": 1}; x'
-    assert read([after], eager=False)[0] == (after, [])
-    assert read([after], eager=True)[0] == ("; x", [("f", '{"a": 1}')])
+    assert read([after])[0] == ("; x", [("f", '{"a": 1}')])
 
 
 JSON = st.recursive(
@@ -131,13 +125,12 @@ def test_any_arguments_in_any_pieces(calls: list[dict[str, object]], data: st.Da
     text = "\n".join(f'<tool_call>\n{{"name": "f", "arguments": {a}}}\n</tool_call>' for a in texts)
     places = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     parts = [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
-    for eager in (False, True):
-        assert read(parts, eager=eager)[0] == ("", [("f", a) for a in texts])
+    assert read(parts)[0] == ("", [("f", a) for a in texts])
 
 
-@given(st.text('<tool_cal>{}"name:arguments,[] \\/1f\n', max_size=80), st.booleans(), st.booleans())
-def test_nothing_is_lost_and_nothing_raises(text: str, eager: bool, cut: bool) -> None:
-    found, _ = read([text], eager=eager, cut=cut)
-    assert read(list(text), eager=eager, cut=cut)[0] == found
+@given(st.text('<tool_cal>{}"name:arguments,[] \\/1f\n', max_size=80))
+def test_nothing_is_lost_and_nothing_raises(text: str) -> None:
+    found, _ = read([text])
+    assert read(list(text))[0] == found
     if not found[1]:
         assert found[0].replace(" ", "").replace("\n", "") == text.replace(" ", "").replace("\n", "")

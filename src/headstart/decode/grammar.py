@@ -100,7 +100,7 @@ class Constraint(Protocol):
         there that matters.
 
         Raises:
-            ValueError: the grammar became too complex, or no token of this vocabulary can continue it.
+            GrammarFailed: the grammar became too complex, or no token of this vocabulary can continue it.
         """
         ...
 

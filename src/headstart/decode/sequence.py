@@ -64,6 +64,8 @@ class Sequence:
     stopped_by: int | str | None = None
     error: str | None = None
     """What went wrong, when ``finish`` is ``ERROR``."""
+    cause: Exception | None = None
+    """The exception behind ``error``."""
     record: SpecRecord = field(default_factory=SpecRecord)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     drafters: list[str | None] = field(default_factory=list)
@@ -109,6 +111,7 @@ class Sequence:
     def fail(self, error: Exception) -> None:
         """End the sequence because computing it raised; others go on."""
         self.error = f"{type(error).__name__}: {error}"
+        self.cause = error.with_traceback(None)  # whose frames hold a round's tensors
         self.finish = FinishReason.ERROR
 
     def end(self, reason: FinishReason, stopped_by: int | str | None = None) -> bool:

@@ -19,6 +19,7 @@ from headstart.decode.sampling import TokenLaw
 from headstart.decode.segment import Segment
 from headstart.draft.base import DraftRequest
 from headstart.draft.vocabulary import check_same_vocabulary
+from headstart.errors import GrammarFailed
 from headstart.target.model import Target
 
 CATCH_UP = 512
@@ -78,7 +79,7 @@ class ModelDrafter:
                 _, request, state, _ = active[slot]
                 try:
                     token, probability, law = self._choose(request, state, row, made[slot])
-                except ValueError:  # no law there, such as a grammar grown too complex: others draft on
+                except GrammarFailed:  # no law there; others draft on
                     stuck.add(slot)
                     continue
                 made[slot].append(token)

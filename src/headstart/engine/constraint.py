@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from headstart.errors import GrammarFailed
+
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
@@ -140,7 +142,7 @@ class MatcherConstraint:
         if whole:
             return self._with_ends(bits)
         if not bits.any():
-            raise ValueError("the grammar goes on with characters that no token of this vocabulary has")
+            raise GrammarFailed("the grammar goes on with characters that no token of this vocabulary has")
         return bits
 
     def _with_ends(self, bits: _Bits) -> _Bits:
@@ -153,7 +155,7 @@ class MatcherConstraint:
         """The answer to a question, asked again of a new matcher where the one at hand broke over it.
 
         Raises:
-            ValueError: that one broke too.
+            GrammarFailed: that one broke too.
         """
         for last in (False, True):
             if self._matcher.is_error():
@@ -162,7 +164,8 @@ class MatcherConstraint:
             if not self._matcher.is_error():
                 return answer
             self._frail |= last
-        raise ValueError(f"the grammar cannot be followed any further ({short(self._matcher.get_error())})")
+        why = short(self._matcher.get_error())
+        raise GrammarFailed(f"the grammar cannot be followed any further ({why}); make it simpler")
 
     def _start_over(self) -> None:
         self._compiled.renew(self._template)

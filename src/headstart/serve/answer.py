@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from headstart.draft.ensemble import PLAIN
 from headstart.engine.request import Chunk
+from headstart.errors import UserError
 from headstart.serve.acceptance import speculative_decoding
 from headstart.serve.asked import Asked
 from headstart.serve.problems import as_problem
@@ -59,6 +60,8 @@ async def answer(runner: Runner, http: HttpRequest, asked: Asked, make_shape: Ma
     except ClientGone:
         exchange.gone()
         return Response(status_code=204)  # nobody receives it
+    except UserError as error:
+        raise as_problem(error, asked.names) from error
     return Response(reply.json_bytes(), media_type="application/json")
 
 

@@ -45,23 +45,24 @@ class _At(Enum):
 class CallReader:
     """Splits text into content and calls. What it says depends on the text, not on how it was cut into pieces.
 
+    A call is told as soon as its name and the beginning of its arguments are there; from then on it stays one, even if
+    its arguments are cut off or turn out to be no JSON.
+
     Args:
         new_id: makes the id of a call.
-        eager: tell the arguments of a call while they arrive. Without it a call is told when it is over, and one
-            whose arguments are no JSON is content.
     """
 
-    def __init__(self, new_id: Callable[[], str], *, eager: bool) -> None:
+    def __init__(self, new_id: Callable[[], str]) -> None:
         self.calls = 0
         """Calls told so far."""
-        self._new_id, self._eager = new_id, eager
+        self._new_id = new_id
         self._at = _At.TEXT
         self._text = ""
         """What has come and is not decided yet."""
         self._call = _Call()
         self._told: int | None = None
         """How much of the call's arguments was told; ``None``: not even its name."""
-        self._cut = self._spoke = False
+        self._spoke = False
         self._out: list[Piece] = []
 
     def feed(self, text: str) -> list[Piece]:
@@ -69,10 +70,8 @@ class CallReader:
         self._text += text
         return self._read(last=False)
 
-    def finish(self, *, cut: bool) -> list[Piece]:
-        """No more text will follow; returns what was held back. ``cut`` says that the text was cut off: a call whose
-        arguments are not over is one then, and else it is content, where it was not told yet."""
-        self._cut = cut
+    def finish(self) -> list[Piece]:
+        """No more text will follow; returns what was held back."""
         return self._read(last=True)
 
     def _read(self, *, last: bool) -> list[Piece]:
@@ -108,22 +107,16 @@ class CallReader:
     def _read_call(self, last: bool) -> bool:
         call = self._call
         self._text = call.read(self._text)
-        if call.begun and self._eager:
+        if call.begun:
             self._tell()
         if call.over:
-            if self._told is None and not call.sound:
-                return self._give_back()
-            self._tell()
             self._at = _At.CLOSING
             return True
         if call.broken:
             return self._give_back()
-        if last:
-            if call.begun and (self._cut or self._told is not None):
-                self._tell()
-            else:
-                self._give_back()
-                self._read_text(last)
+        if last and not call.begun:
+            self._give_back()
+            self._read_text(last)
         return False
 
     def _read_closing(self, last: bool) -> bool:
@@ -207,15 +200,6 @@ class _Call:
     @property
     def over(self) -> bool:
         return self._step is _Step.OVER
-
-    @property
-    def sound(self) -> bool:
-        """Whether the arguments are JSON."""
-        try:
-            json.loads(self.arguments)
-        except (ValueError, RecursionError):
-            return False
-        return True
 
     def read(self, text: str) -> str:
         """Take in text up to the end of the call, or up to what cannot belong to one; returns the rest."""

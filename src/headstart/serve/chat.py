@@ -43,8 +43,7 @@ class ChatShape:
     ) -> None:
         self._header, self._tokens, self._n = header, tokens, n
         self._logprobs, self._show_usage = logprobs, show_usage
-        # eager, whole or streamed: what is said of a malformed call must not depend on how the answer travels
-        self._readers = [CallReader(_call_id, eager=True) for _ in range(n)] if calls else []
+        self._readers = [CallReader(_call_id) for _ in range(n)] if calls else []
 
     def whole(self, choices: Sequence[Fresh], usage: Usage, metrics: Metrics) -> ChatCompletion:
         made = []
@@ -112,7 +111,7 @@ class ChatShape:
         reader = self._readers[fresh.index]
         pieces = reader.feed(fresh.text)
         if fresh.finish is not None:
-            pieces += reader.finish(cut=fresh.finish == "length")
+            pieces += reader.finish()
         content, calls = "", dict[int, ToolCallDelta]()
         for piece in pieces:
             if isinstance(piece, str):

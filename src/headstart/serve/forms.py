@@ -26,11 +26,18 @@ def structured(body: Sampling) -> Grammar | None:
     asked = body.structured_outputs
     if asked is None:
         return None
-    given = [name for name in type(asked).model_fields if getattr(asked, name) is not None]
+    forms = [name for name in type(asked).model_fields if name != "disable_any_whitespace"]
+    given = [name for name in forms if getattr(asked, name) is not None]
     if len(given) != 1:
         raise refused("structured_outputs", f"needs exactly one form, got {len(given)}")
+    if asked.disable_any_whitespace and asked.json_schema is None and asked.json_object is None:
+        raise refused(
+            "structured_outputs.disable_any_whitespace", f"says something about JSON, and this is a {given[0]}"
+        )
     with _named("structured_outputs"):
-        if asked.json_schema is not None:
+        if asked.disable_any_whitespace:
+            grammar = _compact(asked.json_schema if asked.json_schema is not None else {"type": "object"})
+        elif asked.json_schema is not None:
             grammar = Grammar.json_schema(asked.json_schema)
         elif asked.json_object is not None:
             grammar = Grammar.json_object()
@@ -42,6 +49,17 @@ def structured(body: Sampling) -> Grammar | None:
             text = asked.grammar or ""
             grammar = Grammar.ebnf(text) if "::=" in text else Grammar.lark(text)
     return _encodable("structured_outputs", grammar)
+
+
+def _compact(schema: dict[str, Any] | str) -> Grammar:
+    """JSON of a schema, without white space between its tokens."""
+    try:
+        value = json.loads(schema) if isinstance(schema, str) else schema
+    except (ValueError, RecursionError) as error:
+        raise InvalidParameter("grammar", f"json is no JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise InvalidParameter("grammar", "json must be an object")
+    return Grammar.json_schema({**value, "x-guidance": {"whitespace_flexible": False}})
 
 
 def formatted(body: ChatBody) -> Grammar | None:
@@ -103,6 +121,8 @@ def form(body: ChatBody, functions: Tools | None) -> tuple[Grammar | None, str]:
         return answer, origin
     if answer is not None and answer.kind not in ("json_schema", "json_object"):
         raise refused("structured_outputs", "beside tools must be a JSON schema or a JSON object")
+    if answer is not None and functions.must_call:
+        raise refused(origin, "says nothing where tool_choice requires a call; leave one of them out")
     with _named("tools"):
         return functions.grammar(answer), "tools" if answer is None else origin
 

@@ -15,7 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from headstart.errors import InvalidParameter, RequestTooLarge, UserError
+from headstart.errors import GrammarFailed, InvalidParameter, RequestTooLarge, UserError
 from headstart.serve.report import KEY
 from headstart.serve.runner import Draining, EngineFailed, QueueFull, TookTooLong
 
@@ -69,6 +69,8 @@ def as_problem(error: Exception, names: Mapping[str, str] | None = None) -> Prob
             return refused(param, message)
         case RequestTooLarge():
             return Problem(400, str(error), param=names.get("prompt", "prompt"), code="context_length_exceeded")
+        case GrammarFailed():
+            return refused(names.get("grammar", "grammar"), str(error), "grammar_failed")
         case UserError():
             return Problem(400, str(error))
         case QueueFull():

@@ -92,13 +92,14 @@ class StreamOptions(Body):
 
 
 class StructuredOutputs(Body):
-    """A form for the output; exactly one of the fields. vLLM's name for it, and its fields."""
+    """A form for the output; exactly one of the first five fields. vLLM's name for it, and its fields."""
 
-    json_schema: dict[str, Any] | None = Field(None, alias="json", description="A JSON schema.")
+    json_schema: dict[str, Any] | Text | None = Field(None, alias="json", description="A JSON schema, or its text.")
     json_object: Literal[True] | None = Field(None, description="Any JSON object.")
     regex: Text | None = Field(None, description="A regular expression that matches the whole.")
     choice: Annotated[list[Text], Field(min_length=1, max_length=1024, fail_fast=True)] | None = None
     grammar: Text | None = Field(None, description="GBNF (with ::=), or llguidance's variant of Lark.")
+    disable_any_whitespace: bool | None = Field(None, description="Compact JSON.")
 
 
 class Sampling(Body):

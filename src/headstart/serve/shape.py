@@ -13,6 +13,7 @@ from headstart.decode.params import SamplingParams
 from headstart.decode.sampling import TokenLogprob
 from headstart.decode.sequence import FinishReason
 from headstart.engine.request import Chunk, Request
+from headstart.errors import UserError
 from headstart.serve.replies import CompletionTokensDetails, Finish, Metrics, PromptTokensDetails, Reply, Usage
 from headstart.serve.runner import EngineFailed
 
@@ -50,7 +51,8 @@ class Fresh:
         """Take in a chunk.
 
         Raises:
-            EngineFailed: the sequence ended because computing it raised, or was cancelled.
+            UserError: the sequence ended because it could not go on as asked.
+            EngineFailed: it ended because computing it raised, or was cancelled.
         """
         self.texts += chunk.texts
         self.tokens += chunk.token_ids
@@ -65,7 +67,10 @@ class Fresh:
             case FinishReason.LENGTH:
                 self.finish = "length"
             case FinishReason.ERROR:
-                raise EngineFailed(f"a sequence ended in an error ({request.branches[chunk.index].sequence.error})")
+                sequence = request.branches[chunk.index].sequence
+                if isinstance(sequence.cause, UserError):
+                    raise sequence.cause
+                raise EngineFailed(f"a sequence ended in an error ({sequence.error})")
             case FinishReason.CANCELLED:
                 raise EngineFailed("the request was cancelled")
 

@@ -84,6 +84,11 @@ class Tools:
         """Whether the model may call at all."""
         return self.choice != "none"
 
+    @property
+    def must_call(self) -> bool:
+        """Whether the model has no other way."""
+        return self.choice == "required" or self.named is not None
+
     def described(self) -> list[dict[str, Any]]:
         """What the chat template is given."""
         return [function.described() for function in self.functions] if self.callable else []
@@ -92,14 +97,14 @@ class Tools:
         """What the output must look like, ``None`` where anything goes.
 
         Args:
-            answer: the grammar of an answer that calls nothing: a JSON schema or object.
+            answer: the grammar of an answer that calls nothing, a JSON schema or object; not where a call is a must.
 
         Raises:
             InvalidParameter: the schemas together are too long.
         """
         if not self.callable:
             return answer
-        must = self.choice == "required" or self.named is not None
+        must = self.must_call
         if not must and answer is None and self.parallel and not any(f.strict for f in self.functions):
             return None
         functions = [f for f in self.functions if self.named in (None, f.name)]
