@@ -211,6 +211,18 @@ def test_the_page_of_a_busy_server(engine_of_server: Engine) -> None:
         assert families == {metric.name.removesuffix("_total") for metric in names.METRICS}
 
 
+def test_what_the_prefix_cache_found_is_shown(engine_of_server: Engine) -> None:
+    with running(engine_of_server) as up:
+        for _ in range(2):
+            up.post("/v1/completions", completion("the same long prompt " * 4, max_tokens=4))
+        up.idle()
+        record = engine_of_server.prefix_record
+        assert record.hit_tokens > 0
+        assert values(up, names.PREFIX_HITS) == {(): record.hit_tokens}
+        assert values(up, names.PREFIX_QUERIES) == {(): record.queried_tokens}
+        assert values(up, names.KV_CACHED) == {(): record.kept_slots}
+
+
 def test_routes_are_told_apart_and_bounded(engine_of_server: Engine) -> None:
     settings = {"route_header": "X-Route", "known_routes": ("vip",), "max_routes": 2}
     with running(engine_of_server, keys=["long-enough"], **settings) as up:

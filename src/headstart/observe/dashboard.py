@@ -118,8 +118,19 @@ SECTIONS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "KV pool",
                 "percentunit",
-                [(f"{series(names.KV_USED, SERVER)} / {series(names.KV_CAPACITY, SERVER)}", "used")],
-                "Share of slots in use.",
+                [
+                    (f"{series(names.KV_USED, SERVER)} / {series(names.KV_CAPACITY, SERVER)}", "used"),
+                    (f"{series(names.KV_CACHED, SERVER)} / {series(names.KV_CAPACITY, SERVER)}", "cached"),
+                ],
+                "Share of slots in use, and kept for the prefix cache.",
+                stacked=True,
+                most=1.0,
+            ),
+            Panel(
+                "Prefix cache",
+                "percentunit",
+                [(ratio(names.PREFIX_HITS, names.PREFIX_QUERIES, ("instance",), WINDOW, SERVER), "{{instance}}")],
+                "Share of prompt tokens that were found and not computed again.",
                 most=1.0,
             ),
             Panel(

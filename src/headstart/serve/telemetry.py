@@ -71,6 +71,10 @@ class Telemetry:
                 names.WAITING: lambda: engine.status.waiting,
                 names.KV_USED: lambda: engine.status.kv_used,
                 names.KV_CAPACITY: lambda: engine.status.kv_capacity,
+                names.KV_CACHED: lambda: engine.prefix_record.kept_slots,
+                names.PREFIX_QUERIES: lambda: engine.prefix_record.queried_tokens,
+                names.PREFIX_HITS: lambda: engine.prefix_record.hit_tokens,
+                names.PREFIX_EVICTIONS: lambda: engine.prefix_record.evictions,
                 names.OBSERVER_ERRORS: lambda: engine.observing.errors,
             }
         )

@@ -59,6 +59,7 @@ class RequestTraces:
         attributes: dict[str, Value | None] = {
             "gen_ai.response.finish_reasons": [c.finish_reason.value for c in completions],
             "gen_ai.usage.input_tokens": event.prompt_tokens,
+            "gen_ai.usage.cache_read.input_tokens": output.cached_tokens or None,
             "gen_ai.usage.output_tokens": sum(len(c.token_ids) for c in completions),
             "gen_ai.response.time_to_first_chunk": output.first_token_seconds if tag.stream else None,
             "headstart.queue_time": output.queue_seconds,
