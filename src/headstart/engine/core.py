@@ -244,6 +244,8 @@ class EngineCore:
         starting = [branch for branch in self._scheduler.running if branch.sequence.prefilling]
         asking = Asking(branches, prefills, self._drafting, self.controller)
         times = play_round(self.target, asking.turns, prefills, asking.draft)
+        for branch, turn in zip(branches, asking.turns, strict=True):
+            branch.counts = turn.counts
         asking.teach(times)
         started = [branch for branch in starting if not branch.sequence.prefilling]
         self.observing.round(branches, asking.queries, asking.turns, started, prefills, times)
@@ -283,7 +285,8 @@ class EngineCore:
         branch.texts.extend((*texts, tail))
         tokens = tuple(sequence.tokens[len(sequence.tokens) - fresh :])
         drafters, logprobs = tuple(sequence.drafters[start:]), tuple(sequence.logprobs[start:])
-        request.chunks.append(Chunk(branch.index, tokens, texts, drafters, logprobs, sequence.finish, tail))
+        counts, branch.counts = branch.counts, None
+        request.chunks.append(Chunk(branch.index, tokens, texts, drafters, logprobs, sequence.finish, tail, counts))
 
     def _reap(self) -> None:
         """Take out sequences that have ended or whose request was cancelled, and give their slots back."""

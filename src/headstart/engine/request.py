@@ -10,7 +10,7 @@ from typing import Any
 
 from headstart.control.limits import check_depth
 from headstart.decode.params import SamplingParams
-from headstart.decode.record import SpecRecord
+from headstart.decode.record import RoundCounts, SpecRecord
 from headstart.decode.sampling import TokenLogprob
 from headstart.decode.sequence import FinishReason
 from headstart.decode.sequence import Sequence as Decoding
@@ -72,6 +72,8 @@ class Chunk:
     finish_reason: FinishReason | None = None
     tail: str = ""
     """Text that was held back and has no further token to wait for: a sequence was cut off in the middle."""
+    counts: RoundCounts | None = None
+    """What the round did; ``None`` for a first token, which prefill gives, and where there is no token."""
 
     @property
     def text(self) -> str:
@@ -156,6 +158,8 @@ class Branch:
     """Output tokens already handed out in chunks."""
     texts: list[str] = field(default_factory=list)
     """Text handed out so far, in pieces."""
+    counts: RoundCounts | None = None
+    """Of the round whose tokens are not handed out yet."""
     ended: bool = False
     """Whether a chunk with the finish reason was handed out."""
     reaped: bool = False

@@ -23,7 +23,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from headstart import __version__
 from headstart.engine.engine import Engine
-from headstart.serve import asked, problems
+from headstart.serve import asked, problems, site
 from headstart.serve.answer import answer
 from headstart.serve.chat import ChatShape
 from headstart.serve.completions import CompletionShape
@@ -176,6 +176,7 @@ def create_app(service: Service) -> FastAPI:
                 what.params.logprobs is not None,
                 what.usage_chunk,
                 what.calls,
+                what.trace,
             )
 
         return await answer(service.runner, http, what, shape, service.settings.request_timeout)
@@ -205,6 +206,7 @@ def create_app(service: Service) -> FastAPI:
             exact_rows=info["exact_rows"],
         )
 
+    app.router.routes += site.routes()
     return app
 
 

@@ -48,6 +48,7 @@ class Asked:
     echo: bool = False
     calls: bool = False
     """Whether calls of functions are read out of the text."""
+    trace: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -68,6 +69,8 @@ def completion(body: CompletionBody, settings: Settings, tenant: str | None) -> 
     n = body.n or 1
     if body.best_of is not None and body.best_of != n:
         raise refused("best_of", f"must equal n, which is {n}: every sequence is returned")
+    if _traced(body):
+        raise refused("speculation.trace", "is for chats; leave it out")
     if body.echo and body.logprobs is not None:
         raise refused("logprobs", "of the prompt are not computed; leave out logprobs or echo")
     names = {**NAMES, "prompt": "prompt", "grammar": "structured_outputs"}
@@ -95,6 +98,8 @@ def chat(body: ChatBody, settings: Settings, tenant: str | None) -> Asked:
     max_tokens = getattr(body, given[0]) if given else settings.default_max_tokens
     if body.top_logprobs is not None and not body.logprobs:
         raise refused("top_logprobs", "needs logprobs to be true")
+    if _traced(body) and not body.stream:
+        raise refused("speculation.trace", "needs stream to be true")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     functions = forms.tools(body)
     grammar, origin = forms.form(body, functions)
@@ -113,6 +118,7 @@ def chat(body: ChatBody, settings: Settings, tenant: str | None) -> Asked:
             body, names, tenant, None if body.prediction is None else _text(body.prediction.content)
         ),
         calls=functions is not None and functions.callable,
+        trace=_traced(body),
         names=names,
         **_stream(body),
     )
@@ -199,6 +205,10 @@ def _speculation(
         return Speculation(drafter=asked.drafter, depth=depth, tenant=tenant, prediction=prediction)
     except InvalidParameter as error:
         raise as_problem(error, names) from error
+
+
+def _traced(body: Sampling) -> bool:
+    return bool(body.speculation and body.speculation.trace)
 
 
 def _stream(body: Sampling) -> dict[str, bool]:

@@ -28,6 +28,7 @@ from headstart.serve.replies import (
 )
 from headstart.serve.shape import Fresh, Header, finite
 from headstart.serve.tokens import TokenTexts
+from headstart.serve.traced import traced
 
 
 class ChatShape:
@@ -36,13 +37,21 @@ class ChatShape:
     logprobs: whether they were asked for.
     show_usage: whether every chunk has a ``usage``, null if need be.
     calls: whether calls of functions are read out of the text.
+    trace: whether every chunk says what its rounds did.
     """
 
     def __init__(
-        self, header: Header, tokens: TokenTexts, n: int, logprobs: bool, show_usage: bool, calls: bool
+        self,
+        header: Header,
+        tokens: TokenTexts,
+        n: int,
+        logprobs: bool,
+        show_usage: bool,
+        calls: bool,
+        trace: bool,
     ) -> None:
         self._header, self._tokens, self._n = header, tokens, n
-        self._logprobs, self._show_usage = logprobs, show_usage
+        self._logprobs, self._show_usage, self._trace = logprobs, show_usage, trace
         self._readers = [CallReader(_call_id) for _ in range(n)] if calls else []
 
     def whole(self, choices: Sequence[Fresh], usage: Usage, metrics: Metrics) -> ChatCompletion:
@@ -83,7 +92,8 @@ class ChatShape:
 
     def piece(self, fresh: Fresh, usage: Usage | None) -> ChatChunk | None:
         content, calls = self._read(fresh)
-        if not content and not calls and fresh.finish is None and not fresh.logprobs and usage is None:
+        something = content or calls or fresh.finish is not None or fresh.logprobs or usage is not None
+        if not something and not self._trace:
             return None
         said: dict[str, Any] = {"content": content} if content or not (calls or fresh.finish) else {}
         if calls:
@@ -102,6 +112,8 @@ class ChatShape:
             **({} if fresh is None or fresh.finish is None else {"stop_reason": fresh.stop_reason}),
         )
         shown: dict[str, Any] = {"usage": usage} if self._show_usage or usage is not None else {}
+        if self._trace and fresh is not None:
+            shown["speculation"] = traced(fresh.chunks)
         return ChatChunk(**self._head("chat.completion.chunk"), choices=[choice], **shown)
 
     def _read(self, fresh: Fresh) -> tuple[str, list[ToolCallDelta]]:

@@ -179,6 +179,33 @@ class ChatChunkChoice(Reply):
     stop_reason: int | str | None = None
 
 
+class TracedPiece(Reply):
+    """The text that one token made stable, and who drafted the token; null if it is the target's own."""
+
+    text: str
+    drafter: str | None
+
+
+class TracedRound(Reply):
+    """One round of one choice, with its tokens in order.
+
+    ``depth`` levels were allowed, ``drafted`` tokens were verified, ``deepest`` levels down, and ``accepted`` of them
+    handed out. All four are null for a first token, which comes from the prompt and belongs to no round. ``tail`` is
+    text of no token, held back until the choice was cut off. Texts are the model's own, calls of functions included.
+    """
+
+    depth: int | None
+    drafted: int | None
+    deepest: int | None
+    accepted: int | None
+    pieces: list[TracedPiece]
+    tail: str | None = None
+
+
+class SpeculationTrace(Reply):
+    rounds: list[TracedRound]
+
+
 class ChatChunk(Reply):
     id: str
     object: Literal["chat.completion.chunk"]
@@ -188,6 +215,7 @@ class ChatChunk(Reply):
     choices: list[ChatChunkChoice]
     usage: Usage | None = None
     metrics: Metrics | None = None
+    speculation: SpeculationTrace | None = None
 
 
 class Model(Reply):

@@ -83,6 +83,9 @@ class SpeculationOptions(Body):
         None,
         description="coupled: the text of plain decoding at any temperature. rejection, block: the same law.",
     )
+    trace: bool | None = Field(
+        None, description="Streamed chats only: every chunk says under speculation what each round did."
+    )
 
 
 class StreamOptions(Body):

@@ -40,6 +40,7 @@ class Fresh:
     texts: list[str] = field(default_factory=list)
     tokens: list[int | None] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)
     finish: Finish | None = None
     stop_reason: int | str | None = None
 
@@ -54,6 +55,7 @@ class Fresh:
             UserError: the sequence ended because it could not go on as asked.
             EngineFailed: it ended because computing it raised, or was cancelled.
         """
+        self.chunks.append(chunk)
         self.texts += chunk.texts
         self.tokens += chunk.token_ids
         self.logprobs += chunk.logprobs
