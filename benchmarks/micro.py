@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import prompts
+from benchmarks import files, prompts
 from benchmarks.machine import machine
 from benchmarks.micro_tables import everything
-from headstart.cli.files import check_writable, write_json
+from headstart.cli.files import check_writable
 from headstart.errors import UserError
 
 SECTIONS = ("startup", "memory", "steps", "rounds", "sequences", "contexts", "drafters")
@@ -44,7 +44,7 @@ def main() -> int:
     result = measure(options)
     print(everything(result))
     if options.json:
-        write_json(options.json, result, force=False)
+        files.write(options.json, result)
     return 0
 
 

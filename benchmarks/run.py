@@ -17,11 +17,12 @@ import shutil
 import signal
 import sys
 import tempfile
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from benchmarks import prompts, tables
+from benchmarks import files, prompts, tables
 from benchmarks.journal import Journal, JournalError
 from benchmarks.machine import machine
 from benchmarks.peers.models import find_models, make_draft
@@ -29,7 +30,7 @@ from benchmarks.results import report
 from benchmarks.session import Session
 from benchmarks.ways import Line, line_up
 from benchmarks.workloads import Workload, workloads
-from headstart.cli.files import check_writable, write_json
+from headstart.cli.files import check_writable
 from headstart.errors import UserError
 
 
@@ -67,7 +68,7 @@ def main() -> int:
     result = report(journal, line, chosen)
     print(tables.everything(result))
     if options.json and not interrupted:
-        write_json(options.json, result, force=False)
+        files.write(options.json, result)
         say(f"wrote {options.json}")
     return 130 if interrupted else 0
 
@@ -83,6 +84,7 @@ def arguments() -> argparse.Namespace:
         "--ways", nargs="+", default=[], metavar="NAME", help="only these; an engine means all its ways"
     )
     parser.add_argument("--without", nargs="+", default=[], metavar="NAME", help="not these")
+    parser.add_argument("--most-tokens", type=int, help="new tokens at most, in every workload: for a quick look")
     parser.add_argument("--model", default="smollm2", help="smollm2, a folder or a .gguf file")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=int, default=None, help="for every way alike; default: all cores")
@@ -103,8 +105,9 @@ def command(options: argparse.Namespace) -> str:
     for name in ("workloads", "ways", "without"):
         given = getattr(options, name)
         words += [f"--{name}", *given] if given and given != ["*"] else []
-    if options.threads is not None:
-        words += ["--threads", str(options.threads)]
+    for name in ("most_tokens", "threads"):
+        if getattr(options, name) is not None:
+            words += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     return shlex.join(words)
 
 
@@ -122,6 +125,8 @@ def prepare(options: argparse.Namespace) -> tuple[list[Workload], Line, dict[str
     tokenizer = AutoTokenizer.from_pretrained(models.folder)
     every = workloads(options.prompts, options.per_group, prompts.chat_encoder(tokenizer))
     chosen = [w for w in every if any(fnmatch(w.name, pattern) for pattern in options.workloads)]
+    if options.most_tokens is not None:
+        chosen = [replace(w, max_tokens=min(w.max_tokens, options.most_tokens)) for w in chosen]
     if not chosen:
         raise JournalError(f"no workload of that name; there are: {', '.join(w.name for w in every)}")
     line = line_up(models, threads, options.ways, options.without)
@@ -132,6 +137,7 @@ def prepare(options: argparse.Namespace) -> tuple[list[Workload], Line, dict[str
         "dtype": options.dtype,
         "threads": threads,
         "per_group": options.per_group,
+        "most_tokens": options.most_tokens,
         "workloads": [w.name for w in chosen],
         "ways": [w.name for w in line.ways],
         "eos": eos_of(models.folder),

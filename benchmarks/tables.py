@@ -78,7 +78,6 @@ def tasks(told: Selection, workload: Mapping[str, Any]) -> str:
         "over headstart plain",
         "over its own plain",
         "median",
-        "accepted",
     ]
     return "\n\n".join(
         [
@@ -173,7 +172,7 @@ def processes(result: Mapping[str, Any]) -> str:
     rows = []
     for name, info in result["processes"].items():
         versions = ", ".join(f"{package} {version}" for package, version in info["versions"].items())
-        settings = ", ".join(f"{k}: {v}" for k, v in info.get("settings", {}).items() if v not in ([], ""))
+        settings = ", ".join(f"{name}: {value}" for name, value in info.get("settings", {}).items() if value != "")
         peak = info.get("peak_bytes")
         start, memory = number(info["startup_seconds"]), number(peak / 2**20 if peak else None, 0)
         rows.append([name, start, memory, info["weights"], versions, settings or NONE])

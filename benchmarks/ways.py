@@ -19,7 +19,7 @@ from benchmarks.workloads import ACCEPTANCES
 KV_TOKENS = 24_576
 MAX_MODEL_LEN = 8192
 MAX_SEQUENCES = 16
-KV_GIB = 2
+KV_GIB = 1
 
 SINGLE, MANY = ("tasks", "lengths"), ("tasks", "lengths", "batches")
 THEORY = ("theory",)

@@ -21,19 +21,17 @@ from typing import Any
 
 from benchmarks.peers.protocol import Answer, Decoded, Request, die_with_parent, serve
 
-DRAFTERS: dict[str, list[str]] = {
-    "plain": [],
-    "ngram-simple": ["ngram-simple", "--spec-ngram-simple-size-n", "3", "--spec-ngram-simple-size-m", "8"],
-    "ngram-map-k": ["ngram-map-k", "--spec-ngram-map-k-size-n", "3", "--spec-ngram-map-k-size-m", "8"],
-    "ngram-cache": ["ngram-cache"],
-    "ngram-mod": [
-        *("ngram-mod", "--spec-ngram-mod-n-match", "8"),
-        *("--spec-ngram-mod-n-min", "2", "--spec-ngram-mod-n-max", "8"),
-    ],
-    "draft model": ["draft-simple"],
+DRAFTERS = {
+    "plain": "",
+    "ngram-simple": "--spec-type ngram-simple --spec-ngram-simple-size-n 3 --spec-ngram-simple-size-m 8",
+    "ngram-map-k": "--spec-type ngram-map-k --spec-ngram-map-k-size-n 3 --spec-ngram-map-k-size-m 8",
+    "ngram-cache": "--spec-type ngram-cache",
+    "ngram-mod": "--spec-type ngram-mod --spec-ngram-mod-n-match 8 --spec-ngram-mod-n-min 2 --spec-ngram-mod-n-max 8",
+    "draft model": "--spec-type draft-simple",
 }
-MOST = 8
-"""Draft tokens at most, for every drafter: its own defaults (3 for a draft model, 48 or 64 for n-grams) lose here."""
+"""Arguments of each mode. The n-gram drafters are held to 8 tokens after matches of 3: their own defaults, 48 or more
+after 12 or 24, hardly ever speak on texts of this length. A draft model keeps its default of 3 tokens."""
+LIMIT = "--spec-draft-n-max 8"
 START_SECONDS = 120
 
 
@@ -49,8 +47,8 @@ class LlamaCpp:
             *("-c", str(config["context"]), "-np", str(config["max_sequences"]), "--kv-unified"),
             *("--cache-ram", "0", "--fit", "off", "--no-slots", "--host", "127.0.0.1"),
         ]
-        if self.mode != "plain":
-            self.arguments += ["--spec-draft-n-max", str(MOST), "--spec-type", *DRAFTERS[self.mode]]
+        self.drafter = f"{DRAFTERS[self.mode]} {LIMIT}" if "ngram" in self.mode else DRAFTERS[self.mode]
+        self.arguments += self.drafter.split()
         if self.mode == "draft model":
             self.arguments += ["-md", config["draft"], "-td", str(config["threads"])]
         self.start()
@@ -58,13 +56,12 @@ class LlamaCpp:
     def info(self) -> dict[str, Any]:
         program = subprocess.run([self.arguments[0], "--version"], capture_output=True, text=True)
         source = json.loads((Path(sys.prefix) / "build.json").read_text())
-        drafter = self.arguments[self.arguments.index("127.0.0.1") + 1 :]
         said = (program.stdout + program.stderr).strip().splitlines()
         return {
             "versions": {"llama.cpp": said[0].removeprefix("version: "), **source["versions"]},
             "weights": self.config["weights"],
             "threads": self.config["threads"],
-            "settings": {"build": source["options"], "drafter": " ".join(drafter)},
+            "settings": {"build": source["options"], "drafter": self.drafter},
         }
 
     def answer(self, request: Request) -> Answer:
