@@ -76,7 +76,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"speculation": {"speed": 2}}, "speculation.speed"),
     (CHAT, {"tools": []}, "tools"),
     (CHAT, {"functions": []}, "functions"),
-    (CHAT, {"prediction": {"type": "content", "content": "x"}}, "prediction"),
     (CHAT, {"store": True}, "store"),
     (CHAT, {"service_tier": "flex"}, "service_tier"),
     (CHAT, {"modalities": ["audio"]}, "modalities[0]"),
@@ -186,7 +185,7 @@ def test_methods_that_are_not_allowed(up: Running, method: str) -> None:
     assert reply.headers["allow"] == "POST"
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/", "/v1/chat", "/v1/completions/", "/v2/completions", "/docs"])
+@pytest.mark.parametrize("path", ["/v1", "/v1/", "/v1/chat", "/v1/completions/", "/v2/completions", "/docs"])
 def test_unknown_routes(up: Running, path: str) -> None:
     problem(up.get(path), 404, code="unknown_url")
     problem(up.post(path, {}), 404, code="unknown_url")

@@ -44,7 +44,7 @@ def test_chat_and_stream(client: OpenAI) -> None:
             if chunk.choices:
                 text += chunk.choices[0].delta.content or ""
             else:
-                assert chunk.usage == whole.usage
+                assert chunk.usage.total_tokens == whole.usage.total_tokens  # more may be cached the second time
                 # how much is accepted may differ: drafters learn
                 assert chunk.model_extra["metrics"].keys() == whole.model_extra["metrics"].keys()
     assert text == whole.choices[0].message.content
