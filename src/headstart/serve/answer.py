@@ -7,6 +7,7 @@ included, the engine's requests are cancelled before this module lets go of them
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 
@@ -15,7 +16,7 @@ from starlette.responses import Response
 
 from headstart.draft.ensemble import PLAIN
 from headstart.engine.request import Chunk
-from headstart.errors import UserError
+from headstart.errors import HeadstartError
 from headstart.serve.acceptance import speculative_decoding
 from headstart.serve.asked import Asked
 from headstart.serve.problems import as_problem
@@ -25,6 +26,8 @@ from headstart.serve.runner import Job, Runner, Work
 from headstart.serve.shape import Shape, gather, usage, whole_usage
 from headstart.serve.sse import DONE, PING, ClientGone, EventStream, event, unless_gone
 from headstart.serve.tags import tag
+
+log = logging.getLogger(__name__)
 
 PING_SECONDS = 15.0
 
@@ -49,7 +52,7 @@ async def answer(runner: Runner, http: HttpRequest, asked: Asked, make_shape: Ma
             for prompt in asked.prompts
         ]
         job = await runner.submit(work, timeout)
-    except Exception as error:
+    except HeadstartError as error:
         raise as_problem(error, asked.names) from error
     trace.job = job
     exchange = _Exchange(runner, asked, job, make_shape(job), trace)
@@ -60,7 +63,7 @@ async def answer(runner: Runner, http: HttpRequest, asked: Asked, make_shape: Ma
     except ClientGone:
         exchange.gone()
         return Response(status_code=204)  # nobody receives it
-    except UserError as error:
+    except HeadstartError as error:
         raise as_problem(error, asked.names) from error
     return Response(reply.json_bytes(), media_type="application/json")
 
@@ -97,6 +100,8 @@ class _Exchange:
             if self._asked.usage_chunk:
                 yield event(self._shape.closing(await self._usage(), self._metrics()).json_bytes())
         except Exception as error:
+            if not isinstance(error, HeadstartError):
+                log.exception("request %s raised", self._trace.id)
             problem = as_problem(error, self._asked.names)
             self._trace.code = problem.code
             yield event(problem.json_bytes())

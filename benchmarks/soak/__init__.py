@@ -1,0 +1,1 @@
+"""A long mixed load with faults against a real server: does it stay whole?"""
