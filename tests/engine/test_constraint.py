@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests import spoken
+from tests import spoken, tiny
 from tests.engine.grammars import (
     GRAMMARS,
     on,
@@ -17,6 +17,7 @@ from tokenizers import AddedToken
 from headstart.decode.grammar import Constraint, Grammar
 from headstart.decode.params import SamplingParams
 from headstart.engine import grammar as grammar_module
+from headstart.engine.engine import Engine
 from headstart.engine.grammar import MOST_COMPILED, Grammars
 from headstart.errors import InvalidParameter
 
@@ -145,3 +146,13 @@ def test_an_added_token_is_text_where_the_engine_delivers_it_as_text(special: bo
     anything = Grammar.json_schema({"type": "string"})
     assert says(grammars, own, anything, [*quoted, tag, *quoted]) != special
     assert says(grammars, own, anything, [*quoted, *pieces, *quoted])
+
+
+def test_the_tokenizer_can_be_read_beforehand() -> None:
+    grammars = Grammars(on().tokenizer, on().vocab_size, on().eos_ids)
+    grammars.prepare()
+    read = grammars._tokens
+    assert read is not None
+    grammars.constraint(SamplingParams(grammar=Grammar.regex("a+")))
+    assert grammars._tokens is read
+    Engine(tiny.target()).prepare()  # without a tokenizer there is nothing to do

@@ -225,6 +225,8 @@ def serve(
                     progress=say,
                 )
             )
+            say("reading the tokenizer for grammars")
+            engine.prepare()
         _log_to(console)
         server = Server(
             Service(engine, settings, keys, traces=traces),

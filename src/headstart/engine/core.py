@@ -148,6 +148,10 @@ class EngineCore:
         self._inbox.put(request)
         return request
 
+    def prepare(self) -> None:
+        """Do now what the first request with a grammar would hold everybody up for."""
+        self._grammars.prepare()
+
     def cancel(self, request: Request) -> None:
         """End a request now, at any moment; its KV slots are free again when this returns (or, when called from inside
         a step, when that step ends). Cancelling a finished request does nothing."""

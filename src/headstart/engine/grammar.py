@@ -11,6 +11,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,11 @@ class Grammars:
         if forced and (fits := constraint.admits(forced)) < len(forced):
             raise InvalidParameter("forced_tokens", f"token {forced[fits]} breaks the grammar")
         return constraint
+
+    def prepare(self) -> None:
+        """Read the tokenizer now, which takes about a second and part of it the GIL; nothing where it cannot be."""
+        with suppress(InvalidParameter):
+            self._read_tokenizer()
 
     def _compile(self, grammar: Grammar, tokens: _Tokens) -> Compiled:
         with self._lock:
