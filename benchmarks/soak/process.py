@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -68,17 +69,19 @@ class ServerProcess:
             self.samples.append((time.monotonic() - self._began, pages * os.sysconf("SC_PAGE_SIZE")))
 
     def metrics(self) -> dict[str, float]:
-        """Every series of ``/metrics``."""
+        """The metrics of ``/metrics`` by name, summed over their labels."""
         text = httpx.get(f"{self.url}/metrics", timeout=PATIENCE).text
-        found = re.findall(r"^(\w+(?:\{.*\})?) (\S+)$", text, flags=re.MULTILINE)
-        return {name: float(value) for name, value in found}
+        summed: defaultdict[str, float] = defaultdict(float)
+        for name, value in re.findall(r"^headstart_(\w+)(?:\{.*\})? (\S+)$", text, flags=re.MULTILINE):
+            summed[name] += float(value)
+        return dict(summed)
 
     def settle(self) -> None:
         """Wait until nothing runs."""
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             now = self.metrics()
-            if not now["headstart_sequences_running"] and not now["headstart_sequences_waiting"]:
+            if not now["sequences_running"] and not now["sequences_waiting"]:
                 return
             time.sleep(0.2)
 
