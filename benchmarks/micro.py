@@ -20,6 +20,7 @@ from benchmarks.machine import machine
 from benchmarks.micro_tables import everything
 from headstart.cli.files import check_writable
 from headstart.errors import UserError
+from headstart.threads import wait_gently
 
 SECTIONS = ("startup", "memory", "steps", "rounds", "sequences", "contexts", "drafters")
 
@@ -41,6 +42,7 @@ def main() -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    wait_gently()
     result = measure(options)
     print(everything(result))
     if options.json:

@@ -29,7 +29,7 @@ TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 LLAMA_SOURCE = "llama-cpp-python==0.3.36"
 """Its source archive carries llama.cpp's; the binding itself is not used."""
 ARCTIC = "arctic-inference==0.3.0"
-ARCTIC_BUILD = ("nanobind==2.9.2", "cmake==4.4.5", "grpcio-tools==1.85.1")
+ARCTIC_BUILD = ("nanobind==2.9.2", "cmake==4.4.5", "grpcio-tools==1.85.1", "setuptools==78.1.1")
 RECIPE = 1
 """Raise it when a step below changes."""
 
