@@ -82,6 +82,9 @@ def main() -> None:
     from headstart.threads import wait_gently
 
     wait_gently()
+    import transformers
+
+    transformers.logging.disable_progress_bar()
     from headstart.decode.params import SamplingParams
     from headstart.engine.load import load_engine
 

@@ -21,9 +21,8 @@ from headstart.decode.params import SamplingParams
 from headstart.decode.record import SpecRecord, StepTimes
 from headstart.decode.round import play_round
 from headstart.decode.sequence import FinishReason
-from headstart.draft.alignment import Prediction
 from headstart.draft.base import Drafter
-from headstart.draft.ensemble import JOINT, PLAIN, PREDICTION, check_names, members
+from headstart.draft.ensemble import PLAIN
 from headstart.engine.asking import Asking
 from headstart.engine.drafting import Drafting
 from headstart.engine.events import Observer, Stage, Status
@@ -79,14 +78,10 @@ class EngineCore:
                 raise InvalidParameter(param, f"must be an integer of at least 1, got {value!r}")
         self.target = target
         self.controller: DepthController = controller if controller is not None else FixedDepth()
-        self._names = [drafter.name for drafter in drafters]
-        check_names(self._names)
         self.observing = Observing(observer, self.controller)
-        self._drafting = Drafting(
-            {d.name: d for d in drafters}, target.vocab_size, on_failure=self.observing.drafter_failed
-        )
-        self.default_drafter = default_drafter or next(iter(self._names), PLAIN)
-        self._check_drafter(self.default_drafter)
+        self._drafting = Drafting(drafters, target.vocab_size, on_failure=self.observing.drafter_failed)
+        self.default_drafter = default_drafter or next(iter(self._drafting.names), PLAIN)
+        self._drafting.choose(self.default_drafter)
         self._prefixes = PrefixCache(target.pool) if prefix_cache and target.lasting_rows else None
         self._scheduler = Scheduler(target.pool, max_sequences, prefill_chunk, self._prefixes)
         self._predictions = Predictions(target.tokenizer, target.vocab_size, target.max_model_len)
@@ -123,11 +118,9 @@ class EngineCore:
                 raise InvalidParameter(param, f"must be {kind.__name__}, got {type(value).__name__}")
         if self._closed:
             raise InvalidParameter("engine", "is closed; load a new one")
-        drafter = speculation.drafter if speculation.drafter is not None else self.default_drafter
         prediction = self._predictions.encode(speculation.prediction)
-        if prediction is not None and PREDICTION not in drafter.split(JOINT):
-            drafter = PREDICTION if drafter == PLAIN else f"{PREDICTION}{JOINT}{drafter}"
-        names = self._check_drafter(drafter, prediction)
+        drafter = speculation.drafter if speculation.drafter is not None else self.default_drafter
+        drafter, names = self._drafting.choose(drafter, predicted=prediction is not None)
         ids = encode_prompt(prompt, self.target.tokenizer, self.target.vocab_size)
         check_token_ids(params, self.target.vocab_size)
         request = Request(next(self._request_ids), ids, params, perf_counter(), tag)
@@ -215,7 +208,7 @@ class EngineCore:
         """The target, its numerics, the drafters and the limits, as plain values."""
         return {
             **self.target.info,
-            "drafters": list(self._names),
+            "drafters": list(self._drafting.names),
             "default_drafter": self.default_drafter,
             "max_sequences": self._scheduler.max_sequences,
             "prefill_chunk": self._scheduler.prefill_chunk,
@@ -327,16 +320,3 @@ class EngineCore:
     def _measured(self) -> Status:
         scheduler, pool = self._scheduler, self.target.pool
         return Status(len(scheduler.running), len(scheduler.waiting), pool.used, pool.capacity)
-
-    # -- helpers ----------------------------------------------------------------------------------------------------
-
-    def _check_drafter(self, drafter: str, prediction: Prediction | None = None) -> tuple[str, ...]:
-        """The drafters it stands for, all of them there."""
-        names = members(drafter)
-        for name in names:
-            if name == PREDICTION and prediction is None:
-                raise InvalidParameter("drafter", f"{name!r} needs a prediction with the request")
-            if name not in (*self._names, PREDICTION):
-                known = ", ".join([*self._names, PLAIN])
-                raise InvalidParameter("drafter", f"{name!r} is not loaded; choose from {known}")
-        return names

@@ -7,7 +7,7 @@ protocol; does not know targets or acceptance rules.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import overload
@@ -16,9 +16,10 @@ from headstart.decode.admit import admitted
 from headstart.decode.draft import EMPTY, Draft
 from headstart.decode.round import Turn
 from headstart.draft.base import Drafter, DraftRequest, Learner
-from headstart.draft.ensemble import PREDICTION
+from headstart.draft.ensemble import JOINT, PLAIN, PREDICTION, check_names, members
 from headstart.draft.prediction import PredictionDrafter
 from headstart.engine.request import Branch
+from headstart.errors import InvalidParameter
 
 log = logging.getLogger(__name__)
 
@@ -63,11 +64,15 @@ class Drafting:
     """All drafters of an engine, and the one of predictions, asked for a whole batch at once. ``on_failure`` is called
     with a drafter's name and what it did wrong."""
 
-    def __init__(
-        self, drafters: Mapping[str, Drafter], vocab_size: int, on_failure: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, drafters: Sequence[Drafter], vocab_size: int, on_failure: Callable[[str, str], None]) -> None:
         self._on_failure = on_failure
-        self.drafters: dict[str, Drafter] = {**drafters, PREDICTION: PredictionDrafter()}
+        self.names = [drafter.name for drafter in drafters]
+        """Whom a request may choose, in order."""
+        check_names(self.names)
+        self.drafters: dict[str, Drafter] = {
+            **dict(zip(self.names, drafters, strict=True)),
+            PREDICTION: PredictionDrafter(),
+        }
         self.vocab_size = vocab_size
         self.branches: dict[int, Branch] = {}
         self._warned: set[tuple[str, str]] = set()
@@ -77,6 +82,24 @@ class Drafting:
         """Tokens each drafter proposed in the last round."""
         self.asks: dict[str, int] = {}
         """Sequences each drafter was asked for in the last round."""
+
+    def choose(self, drafter: str, *, predicted: bool = False) -> tuple[str, tuple[str, ...]]:
+        """Whom ``drafter`` stands for, before them the one of predictions if something is ``predicted``: what they are
+        called together, and each of them.
+
+        Raises:
+            InvalidParameter: a drafter that is not there, or a prediction that is not.
+        """
+        if predicted and PREDICTION not in members(drafter):
+            drafter = PREDICTION if drafter == PLAIN else f"{PREDICTION}{JOINT}{drafter}"
+        names = members(drafter)
+        for name in names:
+            if name == PREDICTION and not predicted:
+                raise InvalidParameter("drafter", f"{name!r} needs a prediction with the request")
+            if name not in (*self.names, PREDICTION):
+                known = ", ".join([*self.names, PLAIN])
+                raise InvalidParameter("drafter", f"{name!r} is not loaded; choose from {known}")
+        return drafter, names
 
     def successors(self, branch: Branch) -> int:
         """How many of the target's best tokens per row the sequence's drafters want to learn from."""
@@ -113,21 +136,21 @@ class Drafting:
         groups: dict[str, list[int]] = {}
         for i, ask in enumerate(asks):
             groups.setdefault(ask.drafter, []).append(i)
-        for name, members in groups.items():
+        for name, mine in groups.items():
             started = perf_counter()
             try:
-                found = self.drafters[name].propose([self._request(asks[i]) for i in members])
-                if len(found) != len(members):
-                    raise ValueError(f"{len(found)} drafts for {len(members)} requests")
+                found = self.drafters[name].propose([self._request(asks[i]) for i in mine])
+                if len(found) != len(mine):
+                    raise ValueError(f"{len(found)} drafts for {len(mine)} requests")
             except Exception as error:
-                for i in members:
+                for i in mine:
                     self._fail(asks[i], "raised", error)
                 continue
-            for i, draft in zip(members, found, strict=True):
+            for i, draft in zip(mine, found, strict=True):
                 drafts[i] = self._checked(asks[i], draft)
             self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - started
-            self.asks[name] = self.asks.get(name, 0) + len(members)
-            self.drafted[name] = self.drafted.get(name, 0) + sum(len(drafts[i]) for i in members)
+            self.asks[name] = self.asks.get(name, 0) + len(mine)
+            self.drafted[name] = self.drafted.get(name, 0) + sum(len(drafts[i]) for i in mine)
         return [self._admitted(ask, draft) for ask, draft in zip(asks, drafts, strict=True)]
 
     def observe(self, turns: Sequence[Turn]) -> None:
