@@ -59,8 +59,7 @@ def main() -> None:
             row[0].append(times[off][0])
             row[1].append(times[on][0])
             row[2].append(times[on][2])
-            lengths = len(prompt)
-            print(f"{name:30} {lengths:5} tokens, {times[on][2]:5} found", flush=True)
+            print(f"{name:30} {len(prompt):5} tokens, {times[on][2]:5} found", flush=True)
         on.close()
     print(f"\n{'time to first token, ms':30} {'off':>8} {'on':>8} {'found':>6}")
     for name, (without, with_, cached) in found.items():
@@ -76,16 +75,19 @@ def costs(pool: object, tokens: int) -> None:
     assert isinstance(pool, KVPool)
     prompt = [i % 997 for i in range(8000)]
     print()
-    for entries in (1, 100, 10_000):
-        tree: RadixTree[int] = RadixTree()
-        for i in range(entries):
-            tree.insert([*prompt[: 8000 - i % 7900], 1000 + i, 5]).entry = i
-        times = []
-        for _ in range(50):
-            started = perf_counter()
-            tree.longest(prompt)
-            times.append(perf_counter() - started)
-        print(f"look-up of 8,000 tokens among {entries:6} prompts: {1e6 * median(times):6.0f} µs")
+    for entries in (1, 100, 1000):
+        for where, spread in (("at one place", 1), ("each at its own place", 7900)):
+            tree: RadixTree[int] = RadixTree()
+            for i in range(entries):
+                tree.insert([*prompt[: 7950 - i * 7 % spread], 1000 + i, 5]).entry = i
+            times = []
+            for _ in range(50):
+                started = perf_counter()
+                tree.longest(prompt)
+                times.append(perf_counter() - started)
+            print(
+                f"look-up of 8,000 tokens, {entries:4} prompts that branch off {where}: {1e6 * median(times):5.0f} µs"
+            )
     source, target = pool.reserve(tokens), pool.reserve(tokens)
     assert source is not None
     assert target is not None
