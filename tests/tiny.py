@@ -73,11 +73,20 @@ def target(
     kv_tokens: int = 4096,
     seed: int = 0,
     exact: bool = True,
+    draft_weights: str | None = None,
 ) -> Target:
     """A target around a fresh random model, without a tokenizer; ``name`` is one of ``VARIANTS``."""
     made = model(name, dtype, seed)
     kernels = "torch" if name.endswith("/torch") else "native" if name in NATIVE else "auto"
-    return Target(made, None, name=f"tiny-{name}", kv_tokens=kv_tokens, exact=exact, kernels=kernels)
+    return Target(
+        made,
+        None,
+        name=f"tiny-{name}",
+        kv_tokens=kv_tokens,
+        exact=exact,
+        kernels=kernels,
+        draft_weights=draft_weights,
+    )
 
 
 def ids(length: int, seed: int = 0) -> list[int]:

@@ -13,6 +13,7 @@ from headstart.decode.params import SamplingParams
 from headstart.draft.base import Drafter
 from headstart.draft.model import ModelDrafter
 from headstart.draft.ngram import NgramDrafter
+from headstart.draft.quantised import QuantisedDrafter
 from headstart.draft.scripted import OracleDrafter, TreeOracleDrafter, WrongDrafter
 from headstart.engine.engine import Engine
 from headstart.engine.request import Output, Speculation
@@ -21,7 +22,7 @@ from headstart.target.model import Target
 LENGTH = 48
 PROMPTS = [tiny.ids(1, 1), tiny.ids(7, 2), tiny.ids(5, 3) * 6, tiny.ids(40, 4)]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-DRAFTERS = ("ngram", "copy", "other", "oracle", "tree", "wrong")
+DRAFTERS = ("ngram", "int4", "copy", "other", "oracle", "tree", "wrong")
 
 
 def params(temperature: float, seed: int = 11, **more: object) -> SamplingParams:
@@ -30,7 +31,7 @@ def params(temperature: float, seed: int = 11, **more: object) -> SamplingParams
 
 @cache
 def target(dtype: str, name: str = "llama") -> Target:
-    return tiny.target(name, DTYPES[dtype])
+    return tiny.target(name, DTYPES[dtype], draft_weights="int4" if name in tiny.NATIVE else None)
 
 
 @cache
@@ -44,6 +45,8 @@ def drafter(kind: str, on: Target, truth: list[Output]) -> Drafter:
     script = {tuple(o.prompt_token_ids): o.token_ids for o in truth}
     if kind == "ngram":
         return NgramDrafter()
+    if kind == "int4":
+        return QuantisedDrafter(on)
     if kind in ("copy", "other"):
         seed = 0 if kind == "copy" else 1
         name = on.name.removeprefix("tiny-")
@@ -92,6 +95,10 @@ def test_every_architecture(name: str, dtype: str) -> None:
         for kind, nodes in (("oracle", None), ("tree", 10), ("ngram", None)):
             engine = Engine(on, [drafter(kind, on, truth)], controller=FixedDepth(4, nodes))
             check(truth, engine.generate(PROMPTS, params(temperature)))
+        if on.draft_weights is not None:
+            engine = Engine(on, [drafter("int4", on, truth)], controller=FixedDepth(4))
+            check(truth, engine.generate(PROMPTS, params(temperature)))
+            assert engine.record.accepted > engine.record.drafted / 5
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -101,11 +108,14 @@ def test_batch_mates_that_join_and_leave(dtype: str, temperature: float) -> None
     on = target(dtype)
     truth = plain(dtype, temperature)
     oracle, wrong = drafter("oracle", on, truth), drafter("wrong", on, truth)
-    engine = Engine(on, [NgramDrafter(), oracle, wrong], max_sequences=5, prefill_chunk=9)
+    copy = QuantisedDrafter(on)
+    engine = Engine(on, [NgramDrafter(), oracle, wrong, copy], max_sequences=5, prefill_chunk=9)
     handles, mates = [], []
     for i in range(3 * len(PROMPTS)):
         which = i % len(PROMPTS)
-        choice = Speculation(drafter=("ngram", "oracle", "wrong", "none")[i % 4 if i < 8 else i % 3], depth=1 + i % 7)
+        choice = Speculation(
+            drafter=("ngram", "oracle", "wrong", "int4", "none")[i % 5 if i < 10 else i % 4], depth=1 + i % 7
+        )
         handles.append((which, engine.submit(PROMPTS[which], params(temperature), choice)))
         mates.append(engine.submit(tiny.ids(3 + 5 * i, 50 + i), params(0.5, seed=i)))
         for _ in range(2 + i % 3):
@@ -139,6 +149,7 @@ def test_penalties_bias_and_the_rest_under_speculation(dtype: str) -> None:
                 (OracleDrafter(script, 0.75), None),
                 (TreeOracleDrafter(script), 9),
                 (NgramDrafter(), None),
+                (QuantisedDrafter(on), None),
             ):
                 got = Engine(on, [who], controller=FixedDepth(5, nodes)).generate(PROMPTS, p)
                 check(truth, got)

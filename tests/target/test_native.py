@@ -17,7 +17,7 @@ from headstart.target.model import Target
 from headstart.target.native import build
 from headstart.target.native.build import BuildFailed
 from headstart.target.native.forward import Unsuitable, refuse_unsuitable
-from headstart.target.native.layout import interleave, pack, quantise
+from headstart.target.native.layout import interleave, pack, pack4, quantise, quantise4
 
 
 def test_panels_hold_every_weight_once() -> None:
@@ -56,6 +56,51 @@ def test_quantised_weights_are_near() -> None:
     assert (eighth.float() * scale[:, None] - weight).abs().max() <= scale.max() / 2 + 1e-6
 
 
+@pytest.mark.parametrize("k", [64, 48])
+def test_weights_of_four_bits_are_near_and_keep_a_grid_of_sixteen(k: int) -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(40, k)
+    q, step, minimum = quantise4(weight)
+    assert q.shape == (40, k)
+    assert step.shape == minimum.shape == (40, 2)
+    groups = torch.arange(k) // 32
+
+    def rebuilt() -> torch.Tensor:
+        return minimum.float()[:, groups] + step.float()[:, groups] * q
+
+    assert (rebuilt() - weight).abs().max() <= 0.51 * step.float().max() + 0.01
+    weight = rebuilt()
+    q, step, minimum = quantise4(weight)
+    assert (rebuilt() - weight).abs().max() <= 0.02
+
+
+@pytest.mark.parametrize("k", [64, 48])
+def test_int4_panels_hold_bytes_of_two_outputs_then_steps_and_minima(k: int) -> None:
+    q = (torch.arange(50 * k).view(50, k) % 16).to(torch.uint8)
+    step, minimum = (torch.arange(100.0).view(50, 2) + x for x in (0.0, 128.0))
+    panels = pack4(q, step.bfloat16(), minimum.bfloat16())
+    assert panels.shape == (2, 16 * k + 2 * 128)
+    for row in (0, 1, 15, 16, 31, 32, 49):
+        of = panels[row // 32]
+        for column in (0, 5, 31, 32, k - 1):
+            group, quad = column // 32, column % 32 // 4
+            at = group * 640 + quad * 64 + row % 16 * 4 + column % 4
+            assert (of[at] >> (4 if row % 32 >= 16 else 0)) & 15 == q[row, column]
+            pairs = of[min(512 * (group + 1), 16 * k) + 128 * group :][:128].contiguous().view(torch.bfloat16)
+            assert pairs[2 * (row % 32) + 1] == step[row, group].bfloat16()
+            assert pairs[2 * (row % 32)] == minimum[row, group].bfloat16()
+
+
+def test_the_likeliest_token_and_its_probability() -> None:
+    torch.manual_seed(0)
+    for logits in (torch.randn(5, 64), 20 * torch.randn(3, 61), torch.zeros(2, 64), torch.randn(0, 64)):
+        shares = logits.softmax(dim=-1)
+        for name in ("llama", "llama/torch"):
+            found = tiny.target(name).likeliest(logits)
+            assert [token for token, _ in found] == [int(row.argmax()) for row in logits]
+            assert [share for _, share in found] == pytest.approx([float(row.max()) for row in shares], rel=1e-5)
+
+
 @pytest.mark.parametrize("count", [1, 2, 8, 40])
 def test_top_is_a_stable_sort(count: int) -> None:
     target = tiny.target()
@@ -67,10 +112,11 @@ def test_top_is_a_stable_sort(count: int) -> None:
     assert target.top(torch.randn(0, 64), count) == []
 
 
-def test_int8_is_another_model_and_lossless_against_itself() -> None:
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_fewer_bits_are_another_model_and_lossless_against_itself(weights: str) -> None:
     whole = tiny.target()
-    target = Target(tiny.model(), None, name="tiny", kv_tokens=1024, weights="int8")
-    assert target.name == "tiny (int8)"
+    target = Target(tiny.model(), None, name="tiny", kv_tokens=1024, weights=weights)
+    assert target.name == f"tiny ({weights})"
     assert target.numerics.exact_rows
     prompts = [tiny.ids(5, 3) * 6, tiny.ids(9, 1)]
     params = SamplingParams(max_tokens=40, temperature=0.7, seed=1)
@@ -81,7 +127,7 @@ def test_int8_is_another_model_and_lossless_against_itself() -> None:
     assert [o.token_ids for o in Engine(whole).generate(prompts, params)] != [o.token_ids for o in plain]
 
 
-@pytest.mark.parametrize("setting", [{}, {"weights": "int8"}])
+@pytest.mark.parametrize("setting", [{}, {"weights": "int8"}, {"weights": "int4"}])
 def test_portable_c_computes_the_same(setting: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs where there is no AVX-512: other instructions, the same sums."""
     segment = [Segment(None, 0, tiny.ids(40, 2))]
@@ -102,6 +148,26 @@ def test_portable_c_computes_the_same(setting: dict[str, str], monkeypatch: pyte
     torch.testing.assert_close(portable, here, rtol=1e-4, atol=1e-4)
 
 
+def test_int4_computes_what_its_weights_say() -> None:
+    """Against transformers' forward with the weights as they come out of 4 bits; one inner size is no whole group."""
+    torch.manual_seed(0)
+    config = LlamaConfig(**{**tiny.SIZES, "intermediate_size": 112}, head_dim=32)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    target = Target(model, None, name="tiny", kv_tokens=1024, weights="int4")
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and name != "lm_head":
+            q, step, minimum = quantise4(module.weight.detach())
+            groups = torch.arange(module.in_features) // 32
+            module.weight.data = minimum.float()[:, groups] + step.float()[:, groups] * q
+    ids = tiny.ids(40, 2)
+    with torch.inference_mode():
+        expected = model(torch.tensor([ids])).logits[0]
+    got = target.forward([Segment(target.pool.reserve(64), 0, ids)])
+    assert (got - expected).norm() / expected.norm() < 0.05  # 8-bit activations
+
+
 def test_without_a_compiler_torch_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: object, **__: object) -> None:
         raise BuildFailed("no C compiler found")
@@ -110,7 +176,7 @@ def test_without_a_compiler_torch_does_the_work(monkeypatch: pytest.MonkeyPatch)
     target = Target(tiny.model(), None, name="tiny", kv_tokens=1024)
     assert target.numerics.kernels == "torch"
     assert target.numerics.exact_rows
-    for setting in ({"kernels": "native"}, {"weights": "int8"}):
+    for setting in ({"kernels": "native"}, {"weights": "int8"}, {"draft_weights": "int4"}):
         with pytest.raises(InvalidParameter, match="no C compiler found"):
             Target(tiny.model(), None, name="tiny", kv_tokens=1024, **setting)
 

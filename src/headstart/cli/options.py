@@ -59,7 +59,7 @@ Weights = Annotated[
     typer.Option(
         "--weights",
         metavar="KIND",
-        help="int8: hold weights in 8 bits. Faster, and another model: plain changes with it.",
+        help="int8 or int4: hold weights in fewer bits. Faster, and another model: plain changes with it.",
     ),
 ]
 Nodes = Annotated[

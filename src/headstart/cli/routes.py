@@ -1,14 +1,16 @@
-"""Routes as the command line names them (``ngram``, ``model``, ``ngram+model``, ``none``), checked before anything is
-loaded. Knows names; what they become is the engine's."""
+"""Routes as the command line names them (``ngram``, ``int4``, ``model``, ``ngram+int4``, ``none``), checked before
+anything is loaded. Knows names; what they become is the engine's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headstart.draft.ensemble import JOINT, PLAIN, ROUTES, members
+from headstart.draft.ensemble import COPIES, JOINT, PLAIN, ROUTES, members
 from headstart.errors import InvalidParameter
 
-HELP = "ngram, model, several in the order they are asked (ngram+model), or none."
+HELP = (
+    "ngram, int4 or int8 (the target in fewer bits), model, several in the order they are asked (ngram+int4), or none."
+)
 
 
 def checked_routes(given: Sequence[str], draft_model: str | None, *, spare_model: bool = False) -> list[str]:
@@ -29,6 +31,9 @@ def checked_routes(given: Sequence[str], draft_model: str | None, *, spare_model
                 known = ", ".join((*ROUTES, PLAIN))
                 raise InvalidParameter("--drafter", f"{name!r} is unknown; choose from {known}, or join with {JOINT}")
             named.append(name)
+    if set(COPIES) <= set(named):
+        both = " and ".join(COPIES)
+        raise InvalidParameter("--drafter", f"{both} are both copies of the target; name one of them")
     if "model" in named and draft_model is None:
         raise InvalidParameter("--draft-model", "the route model needs one; name a small model of the target's family")
     if "model" not in named and draft_model is not None and not spare_model:

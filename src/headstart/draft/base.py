@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from headstart.decode.draft import Draft
 from headstart.decode.grammar import Constraint
@@ -41,6 +41,9 @@ class DraftRequest:
     """Whether verification needs the laws the draft was sampled from (rejection and block rules)."""
     least: float = 0.0
     """Tokens after the first whose path is less likely than this would be cut; a drafter that knows may stop there."""
+    extent: Any = None
+    """Where the target keeps the sequence's keys and values, those of all tokens but the last. Behind them a drafter
+    may write what it likes while it drafts: the target computes whatever it is going to read there."""
     constraint: Callable[[], Constraint] | None = None
     """Makes a state machine for the request's grammar, with nothing committed, for drafters that form laws. Others
     need not care: what the grammar forbids is cut from their drafts."""

@@ -22,7 +22,10 @@ PREDICTION = "prediction"
 
 JOINT = "+"
 
-ROUTES = ("ngram", "model")
+COPIES = ("int8", "int4")
+"""Drafters that are the target itself in so many bits."""
+
+ROUTES = ("ngram", *COPIES, "model")
 """Drafters that can be made by name, in order of deployment cost."""
 
 

@@ -1,8 +1,7 @@
 """The draft model: any second model with the target's vocabulary proposes what it would have said itself.
 
 It runs on the same flat forward as a target, with a KV pool of its own and without the target's exactness: a draft
-may be wrong, so its bits do not matter. Drafts are chains. Under the coupled rule it chooses with the request's own
-noise, which makes agreement with the target likely; for rejection and block it samples from q and hands q over.
+may be wrong, so its bits do not matter. Drafts are chains.
 """
 
 from __future__ import annotations
@@ -13,13 +12,11 @@ from typing import Any
 
 import torch
 
-from headstart.decode import noise
 from headstart.decode.draft import EMPTY, Draft
-from headstart.decode.sampling import TokenLaw
 from headstart.decode.segment import Segment
 from headstart.draft.base import DraftRequest
+from headstart.draft.chains import Chain, Follower, common_prefix, grow
 from headstart.draft.vocabulary import check_same_vocabulary
-from headstart.errors import GrammarFailed
 from headstart.target.model import Target
 
 CATCH_UP = 512
@@ -28,12 +25,11 @@ CATCH_UP = 512
 
 @dataclass(slots=True)
 class _State:
-    """What the draft model remembers of a sequence: the tokens in its KV pool, and the law as of ``seen`` tokens."""
+    """What the draft model remembers of a sequence: the tokens in its KV pool, and the law as it follows it."""
 
     extent: Any
     cached: list[int] = field(default_factory=list)
-    law: TokenLaw | None = None
-    seen: list[int] = field(default_factory=list)
+    follower: Follower = field(default_factory=Follower)
 
 
 class ModelDrafter:
@@ -61,45 +57,22 @@ class ModelDrafter:
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         """Chains of up to ``depth`` tokens. Histories beyond the draft model's context or pool get an empty draft."""
         drafts = [EMPTY] * len(requests)
-        active: list[tuple[int, DraftRequest, _State, int]] = []
+        active: list[tuple[int, _State]] = []
+        chains: list[Chain] = []
         for i, request in enumerate(requests):
             depth = min(request.depth, request.nodes, self.draft.max_model_len - len(request.tokens))
             state = self._state(request, depth) if depth > 0 else None
             if state is not None:
-                active.append((i, request, state, depth))
+                active.append((i, state))
+                law = state.follower.follow(request, self.vocab_size, self.eos_ids)
+                chains.append(Chain(request, law, state.extent, depth))
         if not active:
             return drafts
-        rows = self._catch_up([(request, state) for _, request, state, _ in active])
-        made: list[list[int]] = [[] for _ in active]
-        confidence: list[list[float]] = [[] for _ in active]
-        laws: list[list[torch.Tensor]] = [[] for _ in active]
-        stuck: set[int] = set()
-        while True:
-            for slot, row in rows.items():
-                _, request, state, _ = active[slot]
-                try:
-                    token, probability, law = self._choose(request, state, row, made[slot])
-                except GrammarFailed:  # no law there; others draft on
-                    stuck.add(slot)
-                    continue
-                made[slot].append(token)
-                confidence[slot].append(probability)
-                if law is not None:
-                    laws[slot].append(law)
-            growing = [s for s in range(len(active)) if len(made[s]) < active[s][3] and s not in stuck]
-            if not growing:
-                break
-            segments = []
-            for slot in growing:
-                state = active[slot][2]
-                segments.append(Segment(state.extent, len(state.cached), made[slot][-1:]))
-            logits = self.draft.forward(segments)
-            for slot in growing:
-                active[slot][2].cached.append(made[slot][-1])
-            rows = {slot: logits[j] for j, slot in enumerate(growing)}
-        for slot, (i, _, _, _) in enumerate(active):
-            q = torch.stack(laws[slot]) if laws[slot] else None
-            drafts[i] = Draft(tuple(made[slot]), None, tuple(confidence[slot]), q, self.name)
+        rows = self._catch_up([(chain.request, state) for chain, (_, state) in zip(chains, active, strict=True)])
+        grow(chains, self.draft.forward, self.draft.likeliest, rows)
+        for chain, (i, state) in zip(chains, active, strict=True):
+            state.cached.extend(chain.tokens[:-1])
+            drafts[i] = chain.draft(self.name)
         return drafts
 
     def observe(self, sequence_id: int, draft: Draft, accepted: int) -> None:
@@ -113,7 +86,7 @@ class ModelDrafter:
     def _state(self, request: DraftRequest, depth: int) -> _State | None:
         """The sequence's state, rolled back to what it still shares with the history, with room for ``depth`` more."""
         state = self._states.get(request.sequence_id)
-        keep = 0 if state is None else _common_prefix(state.cached, request.tokens)
+        keep = 0 if state is None else common_prefix(state.cached, request.tokens)
         if max(request.tokens[keep:], default=0) >= self.draft.logits_width or any(
             token >= self.vocab_size for token in request.params.forced_tokens
         ):
@@ -129,15 +102,14 @@ class ModelDrafter:
             if state is not None:
                 self.draft.pool.copy_prefix(state.extent, extent, len(state.cached))
                 self.draft.pool.release(state.extent)
-                grown.cached, grown.law, grown.seen = state.cached, state.law, state.seen
+                grown.cached, grown.follower = state.cached, state.follower
             state = self._states[request.sequence_id] = grown
         # the last token is always computed again: its logits are what the draft starts from
         del state.cached[min(keep, len(request.tokens) - 1) :]
         return state
 
-    def _catch_up(self, work: list[tuple[DraftRequest, _State]]) -> dict[int, torch.Tensor]:
-        """Compute what is missing of each history; returns the logits row after its last token, by position in
-        ``work``."""
+    def _catch_up(self, work: list[tuple[DraftRequest, _State]]) -> torch.Tensor:
+        """Compute what is missing of each history; returns the logits after each last token."""
         rows: dict[int, torch.Tensor] = {}
         while len(rows) < len(work):
             segments, states, complete = [], [], []
@@ -157,40 +129,4 @@ class ModelDrafter:
                 state.cached.extend(segment.tokens)
             for j, slot in enumerate(complete):
                 rows[slot] = logits[j]
-        return rows
-
-    def _choose(
-        self, request: DraftRequest, state: _State, row: torch.Tensor, ahead: list[int]
-    ) -> tuple[int, float, torch.Tensor | None]:
-        """The next draft token, its probability under q, and q itself where verification needs it."""
-        law = self._law(request, state)
-        if request.with_q:
-            base = law.position
-            q = law.law(row, ahead).float()
-            weights = q.double()
-            fresh = noise.round_seed(law.seed, base)
-            token = noise.sample_law(weights, fresh, noise.Stream.DRAFT, base + len(ahead))
-            return token, float(q[token]), q
-        token = law.choose(row, ahead)
-        visible = row[: self.vocab_size].float() if law.constraint is None else law.logits(row, ahead)
-        return token, float(torch.exp(visible[token] - torch.logsumexp(visible, 0))), None
-
-    def _law(self, request: DraftRequest, state: _State) -> TokenLaw:
-        """The draft model's law under the request's own parameters, in step with the history."""
-        seen = state.seen
-        if state.law is None or len(seen) > len(request.tokens) or _common_prefix(seen, request.tokens) < len(seen):
-            state.seen = seen = list(request.tokens[: request.prompt_length])
-            constraint = None if request.constraint is None else request.constraint()
-            state.law = TokenLaw(request.params, seen, request.seed, self.vocab_size, self.eos_ids, constraint)
-        for token in request.tokens[len(seen) :]:
-            state.law.append(token)
-            seen.append(token)
-        return state.law
-
-
-def _common_prefix(mine: list[int], theirs: Sequence[int]) -> int:
-    """Length of the common prefix; the usual case, one extends the other, is one comparison."""
-    length = min(len(mine), len(theirs))
-    if mine[:length] == list(theirs[:length]):
-        return length
-    return next(i for i in range(length) if mine[i] != theirs[i])
+        return torch.stack([rows[slot] for slot in range(len(work))])

@@ -182,6 +182,7 @@ class Drafting:
             prediction=branch.prediction,
             with_q=samples(ask.turn),
             least=ask.least,
+            extent=sequence.extent,
             constraint=None if sequence.law.constraint is None else sequence.law.constraint.fresh,
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from headstart.control.adaptive import MOST_NODES, AdaptiveDepth
 from headstart.control.depth import DepthController, FixedDepth
 from headstart.draft.base import Drafter
-from headstart.draft.ensemble import JOINT, ROUTES, members
+from headstart.draft.ensemble import COPIES, JOINT, ROUTES, members
 from headstart.engine.costs import cost_curve
 from headstart.engine.engine import Engine
 from headstart.errors import InvalidParameter
@@ -43,8 +43,8 @@ def load_engine(
     Args:
         model, draft_model: as ``headstart.target.load.load_target`` takes them. ``"self"`` as draft model drafts with a
             copy of the target, for tests of the machinery.
-        drafters: routes to make ready, of ``ngram`` and ``model``; several may be joined, as in ``ngram+model``. The
-            first is the default. ``model`` needs ``draft_model``, and ``draft_model`` adds it.
+        drafters: routes to make ready, of ``ngram``, ``int8`` or ``int4`` and ``model``; several may be joined, as in
+            ``ngram+int4``. The first is the default. ``model`` needs ``draft_model``, and ``draft_model`` adds it.
         depth, nodes: a fixed depth. ``None`` lets measured costs and acceptance decide each round, up to no draft at
             all, as trees of at most ``nodes`` tokens (16 if left out).
         controller: decides depth instead.
@@ -61,6 +61,9 @@ def load_engine(
             raise InvalidParameter("drafter", f"{name!r} is unknown; choose from {known}, or join with {JOINT}")
     if "model" in names and draft_model is None:
         raise InvalidParameter("draft_model", "the model drafter needs one; name a small model of the target's family")
+    copies = [name for name in names if name in COPIES]
+    if len(copies) > 1:
+        raise InvalidParameter("drafter", f"{' and '.join(copies)} are both copies of the target; name one of them")
     chosen = controller
     if chosen is None and depth is not None:
         chosen = FixedDepth(depth, nodes)
@@ -75,6 +78,7 @@ def load_engine(
         kv_bytes=kv_bytes,
         kernels=kernels,
         weights=weights,
+        draft_weights=next(iter(copies), None),
         progress=progress,
     )
     made: list[Drafter] = []
@@ -84,6 +88,10 @@ def load_engine(
 
             # the controller knows what a row costs and cuts; the drafter need only not be absurd
             made.append(NgramDrafter(tree_min_path=TREE_FLOOR) if depth is None else NgramDrafter())
+        elif name in COPIES:
+            from headstart.draft.quantised import QuantisedDrafter
+
+            made.append(QuantisedDrafter(target))
         else:
             from headstart.draft.model import ModelDrafter
 

@@ -57,6 +57,7 @@ def load_target(
     exact: bool = True,
     kernels: str = "auto",
     weights: str | None = None,
+    draft_weights: str | None = None,
     progress: Progress | None = None,
 ) -> Target:
     """Load ``model`` and its tokenizer, ready for the engine.
@@ -68,13 +69,13 @@ def load_target(
         threads: intra-op threads; ``None`` leaves torch's choice.
         kv_tokens, kv_bytes: KV budget in tokens or in bytes, not both. Default: ``max_sequences`` full contexts, but at
             most a quarter of the memory that is free.
-        kernels, weights: as ``Target`` takes them.
+        kernels, weights, draft_weights: as ``Target`` takes them.
 
     Raises:
         ModelNotFound, UnsupportedModel, InvalidParameter
     """
     say = progress or (lambda _: None)
-    check_kernels(kernels, weights)
+    check_kernels(kernels, weights, draft_weights)
     if threads is not None:
         if threads < 1:
             raise InvalidParameter("threads", f"must be at least 1, got {threads}")
@@ -100,6 +101,7 @@ def load_target(
         exact=exact,
         kernels=kernels,
         weights=weights,
+        draft_weights=draft_weights,
     )
 
 

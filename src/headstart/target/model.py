@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
 """Largest difference from the logits of transformers' own forward, relative to their size. In 16 bits it rounds every
 intermediate result; the native kernels do not."""
-INT8_TOLERANCE = 0.3
+QUANTISED_TOLERANCE = {"int8": 0.3, "int4": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,9 @@ class Target:
         exact: keep rows bitwise independent of their neighbours. A draft model does without.
         kernels: ``native`` for the C kernels, ``torch`` for transformers' own modules, ``auto`` for native where the
             architecture, the device and a compiler allow it.
-        weights: ``int8`` holds weights in 8 bits (native kernels only). This changes the model, and its ``name``.
+        weights: ``int8`` or ``int4`` holds weights in fewer bits (native kernels only). This changes the model, and its
+            ``name``.
+        draft_weights: hold a copy in these fewer bits as well, for ``draft`` (native kernels only).
 
     Raises:
         UnsupportedModel: recurrent or hybrid state that cannot be rolled back, or no pluggable attention.
@@ -98,9 +100,10 @@ class Target:
         exact: bool = True,
         kernels: str = "auto",
         weights: str | None = None,
+        draft_weights: str | None = None,
     ) -> None:
         refuse_unsupported(model, name)
-        check_kernels(kernels, weights)
+        check_kernels(kernels, weights, draft_weights)
         self.model = model
         self.tokenizer = tokenizer
         self.name = name if weights is None else f"{name} ({weights})"
@@ -124,13 +127,15 @@ class Target:
         self._least_rows = 1
         self._row_class = RowClass(1, 64)
         self._native: NativeForward | None = None
+        self._copy: NativeForward | None = None
+        self.draft_weights = draft_weights
         self._windows_seen: set[int | None] = set()
         try:
             sample, own = own_logits(model, self.vocab_size, self.max_model_len)
             attention.register()
             model.set_attn_implementation(attention.NAME)
             shapes = self._layer_shapes()
-            self._native = self._make_native(shapes, kernels, weights, sample, own)
+            self._native = self._make_native(shapes, kernels, sample, own, weights, draft_weights)
             if self._native is not None:
                 failure = self._rows_differ() if exact else "not asked for"
                 self.numerics = Numerics(failure is None, "native", reason=failure)
@@ -219,6 +224,13 @@ class Target:
         logits: torch.Tensor = output.logits[0]
         return logits
 
+    @torch.inference_mode()
+    def draft(self, segments: Sequence[Segment]) -> torch.Tensor:
+        """As ``forward``, by the copy in ``draft_weights``, and into the same keys and values: what it writes must be
+        computed by ``forward`` before that reads it."""
+        assert self._copy is not None, "loaded without draft_weights"
+        return self._copy(segments)
+
     def top(self, logits: torch.Tensor, count: int) -> list[list[int]]:
         """The ``count`` best tokens of every row, best first, the lower id first on ties; padding ids are left out."""
         visible = logits[:, : self.vocab_size]
@@ -227,6 +239,15 @@ class Target:
         if count == 1:  # torch's argmax takes the first maximum, its topk any
             return visible.argmax(dim=-1, keepdim=True).tolist()
         return visible.sort(dim=-1, descending=True, stable=True).indices[:, :count].tolist()
+
+    def likeliest(self, logits: torch.Tensor) -> list[tuple[int, float]]:
+        """The best token of every row, the lower id on ties, and its probability; padding ids are left out."""
+        visible = logits[:, : self.vocab_size]
+        if self._native is not None:
+            return self._native.likeliest(visible)
+        shares = visible.float().softmax(dim=-1)
+        ids = visible.argmax(dim=-1, keepdim=True)
+        return list(zip(ids[:, 0].tolist(), shares.gather(1, ids)[:, 0].tolist(), strict=True))
 
     def commit(self, extent: Extent, base: int, path: Sequence[int]) -> None:
         """Keep the KV rows ``path`` (row numbers of the segment at ``base``, root included) as positions ``base``
@@ -273,9 +294,10 @@ class Target:
         self,
         shapes: Sequence[LayerShape],
         kernels: str,
-        weights: str | None,
         sample: list[int],
         own: torch.Tensor,
+        weights: str | None,
+        draft_weights: str | None,
     ) -> NativeForward | None:
         """The C kernels over a pool of their own, if they suit this model and agree with transformers' forward."""
         if kernels == "torch":
@@ -283,13 +305,15 @@ class Target:
         try:
             refuse_unsuitable(self.model)
             self.pool = self._make_pool(shapes, 64, panels=True)
-            native = NativeForward(self.model, self.pool, self.max_model_len, int8=weights == "int8")
+            native = NativeForward(self.model, self.pool, self.max_model_len, weights=weights)
             difference = relative_difference(native, self.pool, sample, own)
-            if difference > (INT8_TOLERANCE if weights else TOLERANCE[self.dtype]):
+            if difference > max(TOLERANCE[self.dtype], QUANTISED_TOLERANCE.get(weights or "", 0.0)):
                 raise Unsuitable(f"logits differ from transformers' forward by {difference:.2g} of their size")
+            if draft_weights is not None:
+                self._copy = NativeForward(self.model, self.pool, self.max_model_len, weights=draft_weights)
         except (Unsuitable, BuildFailed) as error:
-            if kernels == "native" or weights is not None:
-                asked = "kernels" if weights is None else "weights"
+            if kernels == "native" or weights is not None or draft_weights is not None:
+                asked = "weights" if weights is not None else "kernels" if kernels == "native" else "drafter"
                 raise InvalidParameter(asked, f"native kernels cannot run {self.name} here: {error}") from error
             log.info("%s runs on torch's kernels (%s)", self.name, error)
             return None

@@ -9,17 +9,29 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headstart.errors import InvalidParameter, UnsupportedModel
 
 KERNELS = ("auto", "native", "torch")
+WEIGHTS = ("int8", "int4")
+"""From most bits to fewest."""
 SUPPORTED_LAYERS = frozenset({"full_attention", "sliding_attention"})
 
 
-def check_kernels(kernels: str, weights: str | None) -> None:
+def check_kernels(kernels: str, weights: str | None, draft_weights: str | None = None) -> None:
     """Raise ``InvalidParameter`` for a choice that does not exist."""
     if kernels not in KERNELS:
         raise InvalidParameter("kernels", f"must be one of {', '.join(KERNELS)}, got {kernels!r}")
-    if weights not in (None, "int8"):
-        raise InvalidParameter("weights", f"must be int8 or left out, got {weights!r}")
+    if weights not in (None, *WEIGHTS):
+        raise InvalidParameter("weights", f"must be {' or '.join(WEIGHTS)}, or left out, got {weights!r}")
     if weights is not None and kernels == "torch":
         raise InvalidParameter("weights", f"{weights} needs the native kernels; leave kernels at auto")
+    if draft_weights is None:
+        return
+    if draft_weights not in WEIGHTS:
+        raise InvalidParameter("drafter", f"must be one of {', '.join(WEIGHTS)}, got {draft_weights!r}")
+    if kernels == "torch":
+        raise InvalidParameter("drafter", f"{draft_weights} needs the native kernels; leave kernels at auto")
+    if weights is not None and WEIGHTS.index(draft_weights) <= WEIGHTS.index(weights):
+        raise InvalidParameter(
+            "drafter", f"{draft_weights} has no fewer bits than the target's {weights}; leave it out"
+        )
 
 
 def refuse_unsupported(model: PreTrainedModel, name: str) -> None:

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from headstart.decode.segment import Segment
 from headstart.target.kv import KVPool
 from headstart.target.native.build import library
-from headstart.target.native.layout import KINDS, LANES, PANEL, interleave, pack, quantise
+from headstart.target.native.layout import INT4, KINDS, LANES, PANEL, interleave, pack, pack4, quantise, quantise4
 
 ARCHITECTURES = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
@@ -77,19 +77,19 @@ class NativeForward:
         model: on the CPU, in float32 or bfloat16. Its weights are copied into panels; see ``release``.
         pool: whose keys and values the kernels read and write, in the layout of panels.
         positions: longest context in tokens.
-        int8: hold weights as int8 with one scale per output. This changes the model.
+        weights: ``int8`` holds weights in 8 bits with one scale per output, ``int4`` in 4 with a step and a minimum for
+            every 32 columns, but the head in 8. This changes the model.
 
     Raises:
         Unsuitable: the model has another shape. BuildFailed: there is no library.
     """
 
-    def __init__(self, model: PreTrainedModel, pool: KVPool, positions: int, *, int8: bool = False) -> None:
+    def __init__(self, model: PreTrainedModel, pool: KVPool, positions: int, *, weights: str | None = None) -> None:
         refuse_unsuitable(model)
         self._library = library()
         for name in ("shared_floats", "private_floats"):
             getattr(self._library, name).restype = ctypes.c_int64
         self._keep: list[torch.Tensor] = []
-        self._int8 = int8
         config = model.config
         inside: Any = model.model
         first = inside.layers[0].self_attn
@@ -97,7 +97,7 @@ class NativeForward:
         cosines, sines = self._rope(inside, positions)
         layers = (_Layer * len(inside.layers))()
         for target, source, keys, values in zip(layers, inside.layers, pool.keys, pool.values, strict=True):
-            self._fill(target, source)
+            self._fill(target, source, weights)
             target.keys, target.values = keys.data_ptr(), values.data_ptr()
         self._model = _Model(
             layers=len(layers),
@@ -116,7 +116,7 @@ class NativeForward:
             cosines=self._pointer(cosines),
             sines=self._pointer(sines),
             norm=self._pointer(inside.norm.weight.detach().float()),
-            head=self._linear(model.lm_head.weight.detach(), None),
+            head=self._linear(model.lm_head.weight.detach(), None, "int8" if weights == "int4" else weights),
             layer=layers,
         )
         self._width = int(config.vocab_size)
@@ -166,6 +166,21 @@ class NativeForward:
         )
         return best.tolist()
 
+    def likeliest(self, logits: torch.Tensor) -> list[tuple[int, float]]:
+        """The best column of every row of float32 ``logits``, the lower one on ties, and its share of the softmax."""
+        ids = np.zeros(logits.shape[0], dtype=np.int64)
+        shares = np.zeros(logits.shape[0], dtype=np.float32)
+        self._library.likeliest(
+            ctypes.c_void_p(logits.data_ptr()),
+            ctypes.c_int64(logits.shape[0]),
+            ctypes.c_int64(logits.shape[1]),
+            ctypes.c_int64(logits.stride(0)),
+            ctypes.c_void_p(ids.ctypes.data),
+            ctypes.c_void_p(shares.ctypes.data),
+            ctypes.c_int64(torch.get_num_threads()),
+        )
+        return list(zip(ids.tolist(), shares.tolist(), strict=True))
+
     @staticmethod
     def release(model: PreTrainedModel) -> None:
         """Free the weights that are now held in panels; ``model`` cannot run any more."""
@@ -173,15 +188,16 @@ class NativeForward:
             if type(module) is torch.nn.Linear:
                 module.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
 
-    def _fill(self, target: _Layer, source: Any) -> None:
+    def _fill(self, target: _Layer, source: Any, weights: str | None) -> None:
         attention, mlp = source.self_attn, source.mlp
         parts = [attention.q_proj, attention.k_proj, attention.v_proj]
         biases = [part.bias for part in parts]
         bias = None if biases[0] is None else torch.cat([b.detach() for b in biases])
-        target.qkv = self._linear(torch.cat([part.weight.detach() for part in parts]), bias)
-        target.o = self._linear(attention.o_proj.weight.detach(), attention.o_proj.bias)
-        target.gate_up = self._linear(interleave(mlp.gate_proj.weight.detach(), mlp.up_proj.weight.detach()), None)
-        target.down = self._linear(mlp.down_proj.weight.detach(), mlp.down_proj.bias)
+        target.qkv = self._linear(torch.cat([part.weight.detach() for part in parts]), bias, weights)
+        target.o = self._linear(attention.o_proj.weight.detach(), attention.o_proj.bias, weights)
+        gate_up = interleave(mlp.gate_proj.weight.detach(), mlp.up_proj.weight.detach())
+        target.gate_up = self._linear(gate_up, None, weights)
+        target.down = self._linear(mlp.down_proj.weight.detach(), mlp.down_proj.bias, weights)
         target.attention_norm = self._pointer(source.input_layernorm.weight.detach().float())
         target.mlp_norm = self._pointer(source.post_attention_layernorm.weight.detach().float())
         for name in ("q_norm", "k_norm"):
@@ -189,23 +205,21 @@ class NativeForward:
             setattr(target, name, None if norm is None else self._pointer(norm.weight.detach().float()))
         target.window = sliding_window(attention) or 0
 
-    def _linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> _Linear:
+    def _linear(self, weight: torch.Tensor, bias: torch.Tensor | None, weights: str | None) -> _Linear:
         n, k = weight.shape
         fill = -n % PANEL
-        scale = None
-        if self._int8:
+        linear = _Linear(n=n + fill, k=k)
+        if weights == "int4":
+            linear.panels, linear.kind = self._pointer(pack4(*quantise4(weight))), INT4
+        elif weights == "int8":
             weight, scale = quantise(weight)
-            scale = torch.cat([scale, scale.new_zeros(fill)])
+            linear.panels, linear.kind = self._pointer(pack(weight)), KINDS[weight.dtype]
+            linear.scale = self._pointer(torch.cat([scale, scale.new_zeros(fill)]))
+        else:
+            linear.panels, linear.kind = self._pointer(pack(weight)), KINDS[weight.dtype]
         if bias is not None:
-            bias = torch.cat([bias.detach().float(), torch.zeros(fill)])
-        return _Linear(
-            panels=self._pointer(pack(weight)),
-            scale=None if scale is None else self._pointer(scale),
-            bias=None if bias is None else self._pointer(bias),
-            n=n + fill,
-            k=k,
-            kind=KINDS[weight.dtype],
-        )
+            linear.bias = self._pointer(torch.cat([bias.detach().float(), torch.zeros(fill)]))
+        return linear
 
     def _rope(self, inside: Any, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines ``[positions, dim]`` in float32, from the model's own rotary embedding."""

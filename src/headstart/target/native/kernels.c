@@ -4,8 +4,8 @@
  * inner dimension in one fixed order, work is split between threads by outputs only, and tiles of rows differ in how
  * many rows share a load, never in arithmetic. So rows are bitwise independent by construction.
  *
- * Activations and sums are float32; weights and the KV cache are float32 or bfloat16. With int8 weights (one scale per
- * output) the products' inputs are rounded to 8 bits as well. Activations are blocked (see vector.h).
+ * Activations and sums are float32; weights and the KV cache are float32 or bfloat16. With int8 or int4 weights
+ * the products' inputs are rounded to 8 bits as well. Activations are blocked (see vector.h).
  *
  * Knows numbers and layouts. Does not know tokenizers, sequences, requests or where weights come from.
  */
@@ -87,7 +87,7 @@ int64_t private_floats(const model *md, int64_t rows, int64_t most_keys) {
     widest = md->hidden > widest ? md->hidden : widest;
     widest = md->inner > widest ? md->inner : widest;
     int64_t attend = attend_floats(most_together(md) * (md->heads / md->kv_heads), md->dim, most_keys);
-    int64_t quantise = quantised_floats(rows, widest);
+    int64_t quantise = quantised_floats(rows, widest, GROUP_INT4);
     return rows * md->hidden + (attend > quantise ? attend : quantise);
 }
 
@@ -210,20 +210,40 @@ static void insert(float *values, int64_t *ids, int64_t count, float value, int6
     ids[at] = id;
 }
 
+/* The largest of n numbers, largest first, the lower index first on ties. */
+static void largest(const float *x, int64_t n, int64_t count, float *values, int64_t *ids) {
+    int64_t i = 0;
+    for (int64_t j = 0; j < count; j++) values[j] = -INFINITY;
+    for (; i + LANES <= n; i += LANES)
+        if (any_above(x + i, values[count - 1]))
+            for (int64_t j = i; j < i + LANES; j++)
+                if (x[j] > values[count - 1]) insert(values, ids, count, x[j], j);
+    for (; i < n; i++)
+        if (x[i] > values[count - 1]) insert(values, ids, count, x[i], i);
+}
+
 /* best[r][0 .. count): the ids of the largest logits of each row, largest first, the lower id first on ties. */
 void top(const float *logits, int64_t rows, int64_t vocab, int64_t stride, int64_t count, int64_t *best,
          int64_t threads) {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
     for (int64_t r = 0; r < rows; r++) {
-        const float *x = logits + r * stride;
-        int64_t *ids = best + r * count, i = 0;
         float values[count];
-        for (int64_t j = 0; j < count; j++) values[j] = -INFINITY;
-        for (; i + LANES <= vocab; i += LANES)
-            if (any_above(x + i, values[count - 1]))
-                for (int64_t j = i; j < i + LANES; j++)
-                    if (x[j] > values[count - 1]) insert(values, ids, count, x[j], j);
-        for (; i < vocab; i++)
-            if (x[i] > values[count - 1]) insert(values, ids, count, x[i], i);
+        largest(logits + r * stride, vocab, count, values, best + r * count);
+    }
+}
+
+/* The id of each row's largest logit, the lower id on ties, and its probability. */
+void likeliest(const float *logits, int64_t rows, int64_t vocab, int64_t stride, int64_t *ids, float *probabilities,
+               int64_t threads) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (rows > 1)
+    for (int64_t r = 0; r < rows; r++) {
+        const float *x = logits + r * stride;
+        float most, sum = 0.0f;
+        int64_t i = 0;
+        largest(x, vocab, 1, &most, ids + r);
+        f16v sums = splat(0.0f);
+        for (; i + LANES <= vocab; i += LANES) sums += exp16(*(const f16v *)(x + i) - splat(most));
+        for (; i < vocab; i++) sum += expf(x[i] - most);
+        probabilities[r] = 1.0f / (sum + sum_lanes(sums));
     }
 }

@@ -1,4 +1,4 @@
-"""How weights lie in memory for the kernels: panels of 32 outputs, and int8 with one scale per output."""
+"""How weights lie in memory for the kernels: panels of 32 outputs, in floating point or in fewer bits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import torch
 PANEL = 32
 LANES = 16
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
+INT4 = 3
+"""The kind of panels of 4-bit weights, which torch has no type for."""
+
+GROUP = 32
+"""Columns that share a step and a minimum in 4 bits; the last group may be shorter."""
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:
@@ -38,3 +43,33 @@ def quantise(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     w = weight.float()
     scale = w.abs().amax(dim=1).clamp_min(1e-12) / 127.0
     return (w / scale[:, None]).round().clamp_(-127, 127).to(torch.int8), scale
+
+
+def quantise4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """4 bits between the least and the largest weight of every ``GROUP`` columns of a row: uint8 ``q [n, k]`` up to 15,
+    bfloat16 ``step`` and ``minimum [n, groups]``, with ``weight ≈ minimum + step * q``."""
+    n, k = weight.shape
+    fill = -k % GROUP
+    w = weight.float()
+    if fill:
+        w = torch.cat([w, w[:, -1:].expand(n, fill)], dim=1)
+    w = w.view(n, -1, GROUP)
+    minimum = w.amin(dim=2).bfloat16()
+    step = ((w.amax(dim=2) - minimum.float()) / 15.0).clamp_min(1e-12).bfloat16()
+    q = ((w - minimum.float()[..., None]) / step.float()[..., None]).round().clamp_(0, 15)
+    return q.view(n, -1)[:, :k].to(torch.uint8), step, minimum
+
+
+def pack4(q: torch.Tensor, step: torch.Tensor, minimum: torch.Tensor) -> torch.Tensor:
+    """What ``quantise4`` returns as panels ``[n / 32, bytes]``, see ``int4.h``; n is filled up with zeros."""
+    n, k = q.shape
+    fill = -n % PANEL
+    if fill:
+        q, step, minimum = (torch.cat([x, x.new_zeros(fill, x.shape[1])]) for x in (q, step, minimum))
+    halves = q.view(-1, 2, LANES, k // 4, 4).transpose(2, 3)
+    quads = (halves[:, 0] | halves[:, 1] << 4).reshape(-1, k // 4 * PANEL * 2)
+    upper, lower = (x.view(torch.int16).to(torch.int32) for x in (step, minimum))
+    pairs = (upper << 16 | lower & 0xFFFF).view(-1, PANEL, step.shape[1]).transpose(1, 2).contiguous().view(torch.uint8)
+    size = GROUP // 4 * PANEL * 2
+    parts = [part for g in range(step.shape[1]) for part in (quads[:, g * size : (g + 1) * size], pairs[:, g])]
+    return torch.cat(parts, dim=1).contiguous()

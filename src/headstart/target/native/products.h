@@ -3,6 +3,7 @@
 #ifndef HEADSTART_PRODUCTS_H
 #define HEADSTART_PRODUCTS_H
 
+#include "int4.h"
 #include "int8.h"
 #include "vector.h"
 
@@ -67,11 +68,32 @@ INLINE void add(const char *lines, int64_t line_bytes, int kind, const float *x,
     else add_lines_f32(lines, line_bytes, x, x_step, count, sums, half, fresh, next, rows);
 }
 
+#define BYTES_CASE(N) case N: PANEL_OF(panel, x, from, columns, sums, half, next, N); break;
+#if MOST_ROWS_INT8 > 2
+#define BYTES_CASES BYTES_CASE(1) BYTES_CASE(2) BYTES_CASE(3) BYTES_CASE(4) BYTES_CASE(5) BYTES_CASE(6)
+#else
+#define BYTES_CASES BYTES_CASE(1) BYTES_CASE(2)
+#endif
+static void add_int8(const uint8_t *panel, const quantised *x, int64_t from, int64_t columns, float *sums, int64_t half,
+                     ahead next, int rows) {
+#define PANEL_OF panel_int8
+    switch (rows) { BYTES_CASES }
+#undef PANEL_OF
+}
+static void add_int4(const uint8_t *panel, const quantised *x, int64_t from, int64_t columns, float *sums, int64_t half,
+                     ahead next, int rows) {
+#define PANEL_OF panel_int4
+    switch (rows) { BYTES_CASES }
+#undef PANEL_OF
+}
+
 #define NEAR 2048 /* bytes */
 
 enum then { STORE, ADD, SWIGLU, LOGITS };
 
-INLINE int64_t panel_bytes(const linear *w) { return w->k * PANEL * element_bytes(w->kind); }
+INLINE int64_t panel_bytes(const linear *w) {
+    return w->kind == I4 ? panel_bytes_int4(w->k) : w->k * PANEL * element_bytes(w->kind);
+}
 
 INLINE int64_t first_panel(const linear *w, int me, int threads) { return w->n / PANEL * me / threads; }
 
@@ -80,7 +102,7 @@ INLINE int64_t first_panel(const linear *w, int me, int threads) { return w->n /
  * the end of a share that is the first panel of what this thread computes next. */
 INLINE ahead read_ahead(const linear *w, const linear *following, int64_t p, int64_t last, int64_t t, int64_t tiles,
                         int64_t rows, int me, int threads) {
-    int64_t bytes = panel_bytes(w), line = PANEL * element_bytes(w->kind);
+    int64_t bytes = panel_bytes(w), line = bytes / w->k;
     const char *panel = (const char *)w->panels + p * bytes;
     if (rows == 1) return (ahead){panel + NEAR, line};
     const char *next = panel + bytes;
@@ -94,15 +116,16 @@ INLINE ahead read_ahead(const linear *w, const linear *following, int64_t p, int
 
 /* y = x @ w.T for this thread's share of the panels; then stored, added to y, gated into half as many columns, or
  * stored row by row. x is [w->k] blocked over rows, y over y_rows (row by row: y_rows is the length of a row). `memory`
- * holds quantised_floats(rows, w->k). */
+ * holds quantised_floats(rows, w->k, GROUP_INT4). */
 static void product(const linear *w, const float *x, int64_t rows, float *y, int64_t y_rows, enum then then,
                     const linear *following, float *memory, int me, int threads) {
     int64_t first = first_panel(w, me, threads), last = first_panel(w, me + 1, threads);
-    const int64_t most = w->kind == I8 ? MOST_ROWS_INT8 : MOST_ROWS, lots = (rows + MOST_AT_ONCE - 1) / MOST_AT_ONCE;
+    const int whole = w->kind == I8 || w->kind == I4;
+    const int64_t most = whole ? MOST_ROWS_INT8 : MOST_ROWS, lots = (rows + MOST_AT_ONCE - 1) / MOST_AT_ONCE;
     float tile[MOST_ROWS * PANEL];
     const int64_t half = MOST_ROWS * LANES;
     quantised bytes;
-    if (w->kind == I8) bytes = quantise(x, rows, w->k, memory);
+    if (whole) bytes = quantise(x, rows, w->k, w->kind == I8 ? GROUP : GROUP_INT4, memory);
     for (int64_t i = 0, panels = last - first; i < lots * panels; i++) {
         const int64_t p = first + i % panels, lot = rows * (i / panels) / lots, end = rows * (i / panels + 1) / lots;
         const int64_t tiles = (end - lot + most - 1) / most;
@@ -112,6 +135,8 @@ static void product(const linear *w, const float *x, int64_t rows, float *y, int
             const ahead next = read_ahead(w, following, p, last, t, tiles, rows, me, threads);
             if (w->kind == I8)
                 add_int8((const uint8_t *)panel, &bytes, from, w->k, tile, half, next, count);
+            else if (w->kind == I4)
+                add_int4((const uint8_t *)panel, &bytes, from, w->k, tile, half, next, count);
             else
                 add(panel, PANEL * element_bytes(w->kind), w->kind, x + from * LANES, rows * LANES, w->k, tile, half, 1,
                     next, count);

@@ -1,0 +1,121 @@
+"""Chains of tokens that a model grows, one forward call per depth for a whole batch.
+
+Whose logits they are, a second model's or the target's own in fewer bits, the choice is the same: under the coupled
+rule with the request's own noise, which makes agreement with the target likely; for rejection and block by drawing from
+q, which is handed over. Knows laws and rows of logits; not where keys and values lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from headstart.decode import noise
+from headstart.decode.draft import Draft
+from headstart.decode.sampling import TokenLaw
+from headstart.decode.segment import Segment
+from headstart.draft.base import DraftRequest
+from headstart.errors import GrammarFailed
+
+
+@dataclass(slots=True)
+class Follower:
+    """A sequence's law as the drafting model keeps it, in step with a history that may also shrink or change."""
+
+    law: TokenLaw | None = None
+    seen: list[int] = field(default_factory=list)
+
+    def follow(self, request: DraftRequest, vocab_size: int, eos_ids: frozenset[int]) -> TokenLaw:
+        """The law under the request's own parameters, after its whole history."""
+        tokens, seen = request.tokens, self.seen
+        if self.law is None or common_prefix(seen, tokens) < len(seen):
+            self.seen = seen = list(tokens[: request.prompt_length])
+            constraint = None if request.constraint is None else request.constraint()
+            self.law = TokenLaw(request.params, seen, request.seed, vocab_size, eos_ids, constraint)
+        for token in tokens[len(seen) :]:
+            self.law.append(token)
+            seen.append(token)
+        return self.law
+
+
+@dataclass(slots=True)
+class Chain:
+    """One sequence's draft while it grows, up to ``depth`` tokens. ``extent`` is where its keys and values lie."""
+
+    request: DraftRequest
+    law: TokenLaw
+    extent: Any
+    depth: int
+    tokens: list[int] = field(default_factory=list)
+    confidence: list[float] = field(default_factory=list)
+    laws: list[torch.Tensor] = field(default_factory=list)
+    reach: float = 1.0
+    """Probability that all of it is right, as the drafting model sees it."""
+
+    def segment(self) -> Segment:
+        """The last token as a row to compute."""
+        last = self.tokens[-1] if self.tokens else self.request.tokens[-1]
+        return Segment(self.extent, len(self.request.tokens) + len(self.tokens) - 1, [last])
+
+    def extend(self, row: torch.Tensor, likeliest: tuple[int, float]) -> bool:
+        """Add the token that follows from ``row``, the logits after the last one; returns whether more are wanted.
+        ``likeliest`` is the best token there and its probability."""
+        try:
+            token, probability = likeliest if self.law.greedy_fast else self._choose(row)
+        except GrammarFailed:  # no law there
+            return False
+        self.tokens.append(token)
+        self.confidence.append(probability)
+        self.reach *= probability
+        if len(self.tokens) >= self.depth:
+            return False
+        # where q is sampled from, how deep a draft is must not depend on what was drawn
+        return self.request.with_q or self.reach >= self.request.least
+
+    def draft(self, source: str) -> Draft:
+        q = torch.stack(self.laws) if self.laws else None
+        return Draft(tuple(self.tokens), None, tuple(self.confidence), q, source)
+
+    def _choose(self, row: torch.Tensor) -> tuple[int, float]:
+        """The next token and its probability under q."""
+        law, ahead = self.law, self.tokens
+        if self.request.with_q:
+            q = law.law(row, ahead).float()
+            fresh = noise.round_seed(law.seed, law.position)
+            token = noise.sample_law(q.double(), fresh, noise.Stream.DRAFT, law.position + len(ahead))
+            self.laws.append(q)
+            return token, float(q[token])
+        token = law.choose(row, ahead)
+        visible = row[: law.vocab_size].float() if law.constraint is None else law.logits(row, ahead)
+        return token, float(torch.exp(visible[token] - torch.logsumexp(visible, 0)))
+
+
+def grow(
+    chains: Sequence[Chain],
+    forward: Callable[[Sequence[Segment]], torch.Tensor],
+    likeliest: Callable[[torch.Tensor], list[tuple[int, float]]],
+    logits: torch.Tensor | None = None,
+) -> None:
+    """Extend all chains until none wants more.
+
+    ``forward`` and ``likeliest`` are the drafting model's, as ``Target`` has them; ``logits`` are those after each
+    history, if they are known.
+    """
+    growing = list(chains)
+    while growing:
+        if logits is None:
+            logits = forward([chain.segment() for chain in growing])
+        best = likeliest(logits)
+        growing = [chain for chain, row, b in zip(growing, logits, best, strict=True) if chain.extend(row, b)]
+        logits = None
+
+
+def common_prefix(mine: Sequence[int], theirs: Sequence[int]) -> int:
+    """Length of the common prefix; the usual case, one extends the other, is one comparison."""
+    length = min(len(mine), len(theirs))
+    if mine[:length] == list(theirs[:length]):
+        return length
+    return next(i for i in range(length) if mine[i] != theirs[i])
