@@ -156,10 +156,10 @@ def test_catching_up_is_not_taken_for_the_price_of_a_draft() -> None:
 
     asked(1000, 2.0)  # the whole prompt
     asked(1005, 3.0)  # an accident
-    for i in range(2, 4):
+    for i in range(2, 6):
         assert prices.token("model") is None
         asked(1000 + 5 * i, 0.008)
-    for i in range(4, 20):
+    for i in range(6, 20):
         asked(1000 + 5 * i, 0.008)
     assert prices.token("model") == pytest.approx(0.002)
     assert prices.catch_up("model", 500) == 0.0  # not known yet
@@ -170,6 +170,29 @@ def test_catching_up_is_not_taken_for_the_price_of_a_draft() -> None:
     assert prices.lag(1, "model", 700) == 100
     prices.forget(1)
     assert prices.lag(1, "model", 700) == 700
+
+
+def test_a_slow_hour_changes_no_decision() -> None:
+    """A drafter that nearly pays must not look cheap, or dear, because the machine was otherwise when it was timed."""
+
+    def depth(then: float, now: float, price: float) -> int:
+        controller = AdaptiveDepth(linear(0.02))
+        for i, pace in enumerate([then] * 40 + [now] * 400):
+            asked = {"model": 4} if i < 40 else {}
+            controller.allow([ask("model")] if asked else [], load())
+            seconds = {"model": 4 * price * PLAIN * pace} if asked else {}
+            forward = PLAIN * pace * (1.08 if asked else 1.0)
+            cost = RoundCost(
+                1 + 4 * bool(asked), 500, forward, forward + sum(seconds.values()), False, seconds, asked,
+                dict.fromkeys(asked, 1), 4 * bool(asked),
+            )  # fmt: skip
+            outcomes = [Outcome(0, "model", Draft((1, 2, 3, 4)), (0, 1, 2, 3)[: 3 + i % 2])] if asked else []
+            controller.observe(outcomes, cost)
+        return controller.allow([ask("model", dear=True)], load())[0].depth
+
+    for then, now in ((1.0, 1.0), (3.0, 1.0), (1.0, 3.0)):
+        assert depth(then, now, 0.5) > 0
+        assert depth(then, now, 1.2) == 0
 
 
 def test_a_long_way_to_catch_up_must_pay_too() -> None:

@@ -27,7 +27,7 @@ from headstart.control.depth import (
 from headstart.control.limits import DEFAULT_DEPTH, MAX_DEPTH, MAX_NODES
 from headstart.control.patience import Patience
 from headstart.control.price import Prices
-from headstart.control.value import Node, Stake, Value, kind
+from headstart.control.value import MARGIN, Node, Stake, Value, kind
 from headstart.decode.draft import EMPTY, ROOT, Draft
 from headstart.errors import InvalidParameter
 
@@ -125,10 +125,13 @@ class AdaptiveDepth:
             if outcome.ended:
                 for memory in (self.acceptance, self.patience, self.prices):
                     memory.forget(outcome.sequence_id)
+        pace = self.value.curve.scale
         if not cost.prefill:
+            pace *= cost.forward_seconds / self.value.curve.predict(cost.rows, cost.keys)
             rest = cost.total_seconds - cost.forward_seconds - sum(cost.draft_seconds.values())
             self.value.learn(cost.rows, cost.keys, cost.forward_seconds, rest, drafted=cost.draft_rows > 0)
-        self.prices.observe(cost)
+        self.prices.observe(cost, pace)
+        self.prices.pace = self.value.curve.scale
 
     # -- whom to ask ------------------------------------------------------------------------------------------------
 
@@ -173,7 +176,8 @@ class AdaptiveDepth:
                 return depth
             cost = self.prices.ask(query.drafter)
         else:
-            floor = max((self.value.stake(proposal, load).rate for proposal in spoken), default=load.sequences / plain)
+            floor = MARGIN * load.sequences / plain
+            floor = max(floor, *(self.value.stake(proposal, load).rate for proposal in spoken), 0.0)
             best = self._best_depth(query, depth, price, floor, load)
             if best:
                 return best

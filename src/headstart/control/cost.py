@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 GRID = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
@@ -17,9 +17,12 @@ GRID = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 SHORT, LONG = 64, 768
 """Context lengths measured: the difference gives the price of a key."""
 
-REPEATS = 7
+REPEATS = 5
 DRIFT = 0.05
 """Weight of the newest observation in the running corrections."""
+
+BEND = 0.015
+"""The same for single row counts: slower, so that a machine that changes its pace is not taken for another shape."""
 
 MOST_BENT = 2.0
 """How far one row count may drift from the measured shape."""
@@ -35,9 +38,7 @@ class CostCurve:
     def __init__(self, seconds: Sequence[float], per_key: float) -> None:
         if len(seconds) != len(GRID):
             raise ValueError(f"{len(seconds)} times for {len(GRID)} row counts")
-        self.seconds = list(seconds)
-        for i in range(1, len(GRID)):
-            self.seconds[i] = max(self.seconds[i], self.seconds[i - 1])
+        self.seconds = _non_decreasing(seconds)
         self.per_key = max(0.0, per_key)
         self.scale = 1.0
         """Running ratio of observed to predicted time: the machine as it is now."""
@@ -55,7 +56,7 @@ class CostCurve:
         self.scale *= 1.0 + DRIFT * (ratio - 1.0)
         at, share = _between(rows)
         for i, weight in ((at, 1.0 - share), (at + 1, share)):
-            bent = self._bent[i] * (1.0 + DRIFT * min(max(weight, 0.0), 1.0) * (ratio - 1.0))
+            bent = self._bent[i] * (1.0 + BEND * min(max(weight, 0.0), 1.0) * (ratio - 1.0))
             self._bent[i] = min(max(bent, 1.0 / MOST_BENT), MOST_BENT)
 
     def _rows(self, rows: int) -> float:
@@ -80,21 +81,37 @@ def _between(rows: int) -> tuple[int, float]:
     return at, (rows - GRID[at]) / (GRID[at + 1] - GRID[at])
 
 
+def _non_decreasing(times: Sequence[float]) -> list[float]:
+    """The nearest times in the mean square that never fall: neighbours that do share their mean (Ayer et al. 1955)."""
+    pools: list[list[float]] = []
+    for time in times:
+        pools.append([time])
+        while len(pools) > 1 and mean(pools[-2]) > mean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    return [mean(pool) for pool in pools for _ in pool]
+
+
 def calibrate(measure: Callable[[int, int], float], longest: int) -> CostCurve:
     """A curve from ``measure(rows, context) -> seconds``; ``longest`` bounds rows plus context.
 
-    Repeats go over the whole grid in turn, and the median of each count is kept. The smallest would flatter many rows:
-    a shared machine takes arithmetic away most of the time, and seldom memory.
+    ``measure`` is called twice in a row, and the second time counts: the caches are then as in decoding, where the last
+    call was much the same. Repeats go over the whole grid in turn, and the median of each count is kept. The smallest
+    would flatter many rows: a shared machine takes arithmetic away most of the time, and seldom memory.
     """
     grid = [rows for rows in GRID if rows + SHORT <= longest] or [1]
     many = min(8, grid[-1])
     times: dict[int, list[float]] = {rows: [] for rows in grid}
+
+    def settled(rows: int, context: int) -> float:
+        measure(rows, context)
+        return measure(rows, context)
+
     longer: list[float] = []  # what a longer context adds, each beside its short one: machines drift meanwhile
     for _ in range(REPEATS):
         for rows in grid:
-            times[rows].append(measure(rows, SHORT))
+            times[rows].append(settled(rows, SHORT))
             if rows == many and rows + LONG <= longest:
-                longer.append(measure(rows, LONG) - times[rows][-1])
+                longer.append(settled(rows, LONG) - times[rows][-1])
     seconds = [median(times[rows]) for rows in grid]
     while len(seconds) < len(GRID):  # beyond what fits: as steep as the last step
         step = seconds[-1] - seconds[-2] if len(seconds) > 1 else 0.0

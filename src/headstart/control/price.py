@@ -7,17 +7,19 @@ may be spent on trying a drafter that does not look worth it. Knows names, count
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import median
 
 from headstart.control.depth import RoundCost
 from headstart.control.limits import MAX_DEPTH
 
-RISE, FALL = 0.05, 0.3
-"""Weights of a time that is longer, or shorter, than expected. A busy machine adds time and never takes any away, so
-what is shorter is believed sooner; of what is longer, twice the expected time at most."""
+SMOOTHING = 0.05
 
-FIRST = 4
-"""Times needed before a price is known. It starts at the shortest of them: a single one may have been an accident."""
+FIRST = 5
+"""Times needed before a price is known. It starts at their median: a single one may have been an accident."""
+
+CLIP = 2.0
+"""How far a new time may be from what was expected; a paused machine counts for no more."""
 
 USUAL_LAG = MAX_DEPTH + 1
 """Tokens a drafter that is asked in every round may have missed: the last round's."""
@@ -31,25 +33,30 @@ PROBE_EVERY = 16
 
 @dataclass(slots=True)
 class _Price:
-    """Seconds as they usually are."""
+    """Seconds as they usually are; ``None`` until it is known."""
 
-    seconds: float = float("inf")
-    count: int = 0
+    seconds: float | None = None
+    _first: list[float] = field(default_factory=list)
 
     def add(self, seconds: float) -> None:
-        self.count += 1
-        if self.count <= FIRST:
-            self.seconds = min(self.seconds, seconds)
-        elif seconds < self.seconds:
-            self.seconds += FALL * (seconds - self.seconds)
+        if self.seconds is None:
+            self._first.append(seconds)
+            if len(self._first) == FIRST:
+                self.seconds = median(self._first)
         else:
-            self.seconds += RISE * (min(seconds, 2.0 * self.seconds) - self.seconds)
+            near = min(max(seconds, self.seconds / CLIP), self.seconds * CLIP)
+            self.seconds += SMOOTHING * (near - self.seconds)
 
 
 class Prices:
-    """Running means of every drafter's costs, and what is saved up for probing each."""
+    """Running means of every drafter's costs, and what is saved up for probing each.
+
+    ``pace`` is how slow the machine is now, in the unit that a round's own pace is given in. Prices are kept for pace
+    1, so that drafting and verifying are compared as of the same moment.
+    """
 
     def __init__(self) -> None:
+        self.pace = 1.0
         self._ask: dict[str, _Price] = {}
         self._token: dict[str, _Price] = {}
         self._missed: dict[str, _Price] = {}
@@ -76,16 +83,16 @@ class Prices:
 
     def ask(self, drafter: str) -> float:
         """Seconds per sequence asked, catching up not counted; 0 while unknown."""
-        return _known(self._ask, drafter) or 0.0
+        return self._now(self._ask, drafter) or 0.0
 
     def token(self, drafter: str) -> float | None:
         """Seconds per token drafted, catching up not counted; ``None`` while unknown."""
-        return _known(self._token, drafter)
+        return self._now(self._token, drafter)
 
     def catch_up(self, drafter: str, lag: int) -> float:
         """Seconds to take in ``lag`` missed tokens; 0 while unknown, or if they are no more than usual."""
-        price = self._missed.get(drafter)
-        return price.seconds * lag if price is not None and lag > USUAL_LAG else 0.0
+        price = self._now(self._missed, drafter)
+        return price * lag if price is not None and lag > USUAL_LAG else 0.0
 
     def probe(self, drafter: str, cost: float, plain: float) -> bool:
         """Whether ``cost`` seconds may be spent on trying a drafter against expectation; saves up if not yet.
@@ -95,24 +102,26 @@ class Prices:
         self._saved[drafter] = 0.0 if affordable else saved
         return affordable
 
-    def observe(self, cost: RoundCost) -> None:
-        """Learn from a round's seconds. One in which a drafter had to catch up teaches only what that costs."""
+    def observe(self, cost: RoundCost, pace: float = 1.0) -> None:
+        """Learn from a round's seconds, with the machine at ``pace``. One in which a drafter had to catch up teaches
+        only what that costs."""
         for name, seconds in cost.draft_seconds.items():
             asks, drafted, lag = cost.asks.get(name, 0), cost.drafted.get(name, 0), self._lag.get(name, 0)
+            usual = seconds / pace
             if not lag:
                 if asks:
-                    self._ask.setdefault(name, _Price()).add(seconds / asks)
+                    self._ask.setdefault(name, _Price()).add(usual / asks)
                 if drafted:
-                    self._token.setdefault(name, _Price()).add(seconds / drafted)
-            elif self.ask(name):
-                extra = max(0.0, seconds - asks * self.ask(name))
-                self._missed.setdefault(name, _Price()).add(extra / lag)
+                    self._token.setdefault(name, _Price()).add(usual / drafted)
+            elif (ask := self._ask.get(name)) is not None and ask.seconds is not None:
+                extra = max(0.0, usual - asks * ask.seconds) / lag
+                # known at once: it is rare, and only has to keep a hopeless way from being taken
+                self._missed.setdefault(name, _Price(extra)).add(extra)
 
     def forget(self, sequence_id: int) -> None:
         """The sequence is over."""
         self._asked_at.pop(sequence_id, None)
 
-
-def _known(prices: dict[str, _Price], drafter: str) -> float | None:
-    price = prices.get(drafter)
-    return None if price is None or price.count < FIRST else price.seconds
+    def _now(self, prices: dict[str, _Price], drafter: str) -> float | None:
+        price = prices.get(drafter)
+        return None if price is None or price.seconds is None else price.seconds * self.pace

@@ -23,6 +23,9 @@ from headstart.target.model import Target
 
 log = logging.getLogger(__name__)
 
+METHOD = "2"
+"""Part of the cache key; raise it when curves are measured differently, or the kernels' times change."""
+
 
 def cost_curve(target: Target) -> CostCurve:
     """The curve of ``target`` on this machine: from the cache when one was measured, else measured now (seconds)."""
@@ -73,6 +76,6 @@ def _key(target: Target) -> str:
     except OSError:
         processor = platform.processor()
     config = target.model.config.to_json_string()
-    parts = (target.name, config, str(target.dtype), str(target.device), target.numerics.kernels, processor)
+    parts = (METHOD, target.name, config, str(target.dtype), str(target.device), target.numerics.kernels, processor)
     versions = (str(torch.get_num_threads()), str(os.cpu_count()), torch.__version__)
     return hashlib.sha256("\0".join((*parts, *versions)).encode()).hexdigest()[:16]
