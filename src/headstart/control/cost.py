@@ -21,7 +21,7 @@ REPEATS = 5
 DRIFT = 0.05
 """Weight of the newest observation in the running corrections."""
 
-BEND = 0.015
+BEND = 0.01
 """The same for single row counts: slower, so that a machine that changes its pace is not taken for another shape."""
 
 MOST_BENT = 2.0
