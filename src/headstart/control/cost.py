@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from statistics import mean, median
 from typing import Any
 
@@ -45,6 +46,8 @@ class CostCurve:
         self._bent = [1.0] * len(GRID)
         """The same by row count, beyond ``scale``: when neighbours take arithmetic away, many rows suffer more than
         one."""
+        self._now = list(self.seconds)
+        """Seconds of the grid as they have bent, still never falling."""
 
     def predict(self, rows: int, keys: int) -> float:
         """Seconds of a call with ``rows`` rows that attend to ``keys`` keys in all."""
@@ -58,10 +61,12 @@ class CostCurve:
         for i, weight in ((at, 1.0 - share), (at + 1, share)):
             bent = self._bent[i] * (1.0 + BEND * min(max(weight, 0.0), 1.0) * (ratio - 1.0))
             self._bent[i] = min(max(bent, 1.0 / MOST_BENT), MOST_BENT)
+        most = accumulate((time * bent for time, bent in zip(self.seconds, self._bent, strict=True)), max)
+        self._now = list(most)
 
     def _rows(self, rows: int) -> float:
         at, share = _between(rows)
-        low, high = (self.seconds[i] * self._bent[i] for i in (at, at + 1))
+        low, high = self._now[at], self._now[at + 1]
         return low + (high - low) * max(share, 0.0)
 
     def as_dict(self) -> dict[str, Any]:
