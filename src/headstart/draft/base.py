@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from headstart.decode.draft import Draft
+from headstart.decode.draft import EMPTY, Draft
 from headstart.decode.grammar import Constraint
 from headstart.decode.params import SamplingParams
 from headstart.draft.alignment import Prediction
@@ -41,6 +41,8 @@ class DraftRequest:
     """Whether verification needs the laws the draft was sampled from (rejection and block rules)."""
     least: float = 0.0
     """Tokens after the first whose path is less likely than this would be cut; a drafter that knows may stop there."""
+    said: Draft = EMPTY
+    """What a drafter that was asked before has said, which is not verified yet. It may save another one work."""
     extent: Any = None
     """Where the target keeps the sequence's keys and values, those of all tokens but the last. Behind them a drafter
     may write what it likes while it drafts: the target computes whatever it is going to read there."""

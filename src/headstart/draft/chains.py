@@ -43,12 +43,17 @@ class Follower:
 
 @dataclass(slots=True)
 class Chain:
-    """One sequence's draft while it grows, up to ``depth`` tokens. ``extent`` is where its keys and values lie."""
+    """One sequence's draft while it grows, up to ``depth`` tokens. ``extent`` is where its keys and values lie.
+
+    ``hints`` are guesses of the draft's first tokens. They are computed beside the row before them, and where one turns
+    out right, the row after it is there already; what is chosen does not depend on them.
+    """
 
     request: DraftRequest
     law: TokenLaw
     extent: Any
     depth: int
+    hints: Sequence[int] = ()
     tokens: list[int] = field(default_factory=list)
     confidence: list[float] = field(default_factory=list)
     laws: list[torch.Tensor] = field(default_factory=list)
@@ -56,9 +61,21 @@ class Chain:
     """Probability that all of it is right, as the drafting model sees it."""
 
     def segment(self) -> Segment:
-        """The last token as a row to compute."""
+        """The last token as a row to compute, and rows of hints."""
         last = self.tokens[-1] if self.tokens else self.request.tokens[-1]
-        return Segment(self.extent, len(self.request.tokens) + len(self.tokens) - 1, [last])
+        self.hints = self.hints[: self.depth - len(self.tokens) - 1]
+        return Segment(self.extent, len(self.request.tokens) + len(self.tokens) - 1, [last, *self.hints])
+
+    def follow(self, rows: torch.Tensor, likeliest: Sequence[tuple[int, float]]) -> bool:
+        """Add what follows from the rows of ``segment``, as far as hints were right; returns whether more are wanted.
+        ``likeliest`` has each row's best token and its probability."""
+        hints, self.hints = self.hints, ()
+        for row, best, hint in zip(rows, likeliest, [*hints, None], strict=True):
+            if not self.extend(row, best):
+                return False
+            if self.tokens[-1] != hint:
+                break
+        return True
 
     def extend(self, row: torch.Tensor, likeliest: tuple[int, float]) -> bool:
         """Add the token that follows from ``row``, the logits after the last one; returns whether more are wanted.
@@ -105,12 +122,20 @@ def grow(
     history, if they are known.
     """
     growing = list(chains)
-    while growing:
-        if logits is None:
-            logits = forward([chain.segment() for chain in growing])
+    if logits is not None:
         best = likeliest(logits)
         growing = [chain for chain, row, b in zip(growing, logits, best, strict=True) if chain.extend(row, b)]
-        logits = None
+    while growing:
+        segments = [chain.segment() for chain in growing]
+        logits = forward(segments)
+        best = likeliest(logits)
+        grown, first = [], 0
+        for chain, segment in zip(growing, segments, strict=True):
+            last = first + len(segment.tokens)
+            if chain.follow(logits[first:last], best[first:last]):
+                grown.append(chain)
+            first = last
+        growing = grown
 
 
 def common_prefix(mine: Sequence[int], theirs: Sequence[int]) -> int:

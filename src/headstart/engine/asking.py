@@ -111,7 +111,8 @@ class Asking:
                 sequence = part.turn.sequence
                 slots = sequence.extent.size - len(sequence.tokens)
                 nodes = max(0, min(allowance.nodes, slots))
-                asks.append(Ask(part.turn, names[part.asked], depth, nodes, allowance.least))
+                said = next((p.draft for p in reversed(part.proposals) if len(p.draft)), EMPTY)
+                asks.append(Ask(part.turn, names[part.asked], depth, nodes, allowance.least, said))
                 asking.append(part)
                 part.turn.depth = depth
             part.asked += 1

@@ -51,13 +51,14 @@ class TokenView(Sequence[int]):
 @dataclass(frozen=True, slots=True)
 class Ask:
     """A drafter is asked for a draft of at most ``depth`` levels and ``nodes`` tokens for the sequence of ``turn``;
-    ``least`` is as in ``Allowance``."""
+    ``least`` is as in ``Allowance``, ``said`` as in ``DraftRequest``."""
 
     turn: Turn
     drafter: str
     depth: int
     nodes: int
     least: float = 0.0
+    said: Draft = EMPTY
 
 
 class Drafting:
@@ -182,6 +183,7 @@ class Drafting:
             prediction=branch.prediction,
             with_q=samples(ask.turn),
             least=ask.least,
+            said=ask.said,
             extent=sequence.extent,
             constraint=None if sequence.law.constraint is None else sequence.law.constraint.fresh,
         )
