@@ -52,8 +52,8 @@ def test_rows_are_taken_while_they_pay() -> None:
     draft = chain(0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9)
     assert kept(AdaptiveDepth(free()), [draft]) == [8]
     assert kept(AdaptiveDepth(linear(10.0)), [draft]) == [0]
-    some = kept(AdaptiveDepth(linear(0.2)), [draft])[0]
-    fewer = kept(AdaptiveDepth(linear(0.4)), [draft])[0]
+    some = kept(AdaptiveDepth(linear(0.5)), [draft])[0]
+    fewer = kept(AdaptiveDepth(linear(0.7)), [draft])[0]
     assert 0 < fewer < some < 8
 
 
@@ -72,11 +72,33 @@ def test_it_is_the_best_of_all_prefixes() -> None:
         drafts = [chain(*(generator.random() for _ in range(generator.randint(0, 6)))) for _ in range(3)]
         curve = CostCurve(sorted(generator.uniform(0.005, 0.03) for _ in GRID), 1e-7)
         probabilities = sorted((p for d in drafts for p in path_probabilities(d, d.confidence or ())), reverse=True)
-        rates = [
-            (3 + sum(probabilities[:n])) / curve.predict(3 + n, 300 + 100 * n) for n in range(len(probabilities) + 1)
-        ]
-        chosen = sum(kept(AdaptiveDepth(curve), drafts))
-        assert rates[chosen] == pytest.approx(max(rates) if max(rates) > MARGIN * rates[0] else rates[0])
+        seconds = [curve.predict(3 + n, 300 + 100 * n) for n in range(len(probabilities) + 1)]
+        controller = AdaptiveDepth(curve)
+        gain = generator.choice((1.0, 1.5, 2.0))
+        for sequence in range(3):  # in the time of 10,000 plain tokens it emitted that many times more
+            controller.gains.learn(sequence, 10_000 * gain, 10_000)
+        controller.allow([query(i) for i in range(3)], load(3))
+        going = controller.gains.mean(range(3)) * 3 / seconds[0]
+        gained = [sum(probabilities[:n]) - going * (seconds[n] - seconds[0]) for n in range(len(seconds))]
+        chosen = sum(kept(controller, drafts))
+        assert gained[chosen] == pytest.approx(max(gained) if max(gained) > 3 * MARGIN else 0.0)
+
+
+def test_time_is_worth_what_it_usually_brings() -> None:
+    """Who goes fast drafts less where a row brings little."""
+    draft = chain(0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
+    slow, fast = AdaptiveDepth(linear(0.2)), AdaptiveDepth(linear(0.2))
+    for _ in range(100):
+        slow.gains.learn(0, 1, 1.0)
+        fast.gains.learn(0, 2, 1.0)
+    assert slow.gains.mean([0]) == slow.gains.mean([7]) == 1.0
+    assert fast.gains.mean([0]) == pytest.approx(2.0, rel=0.01)
+    for controller in (slow, fast):
+        controller.allow([query()], load())
+    fewer, more = kept(fast, [draft])[0], kept(slow, [draft])[0]
+    assert 0 < fewer < more
+    fast.gains.forget(0)
+    assert fast.gains.mean([0]) == 1.0
 
 
 def test_the_likeliest_rows_of_the_batch_come_first() -> None:

@@ -2,10 +2,11 @@
 
 Two decisions a round. Before drafting, which drafter is asked and how deep (``allow``, ``allow_next``): that is where
 drafting itself costs. After drafting, which nodes are worth a row (``trim``): expected tokens are sums of path
-probabilities, seconds come from the cost curve, and the prefix of nodes with the best ratio wins; no node is a normal
-outcome. Of several drafters the next is asked when it is expected to beat what the ones before it said. Choices look at
-confidences, never at whether a token will be accepted, and are made only where drafts are point masses or the rule is
-coupled, so that they cannot bias sampling. Text never depends on any of it.
+probabilities, seconds come from the cost curve and count at the rate at which tokens have been coming, and the prefix
+of nodes that gains most wins; no node is a normal outcome. Of several drafters the next is asked when it is expected to
+gain more than what the ones before it said. Choices look at confidences, never at whether a token will be accepted, and
+are made only where drafts are point masses or the rule is coupled, so that they cannot bias sampling. Text never
+depends on any of it.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from headstart.control.depth import (
     Proposal,
     RoundCost,
 )
+from headstart.control.gain import Gains
 from headstart.control.limits import DEFAULT_DEPTH, MAX_DEPTH, MAX_NODES
 from headstart.control.patience import Patience
 from headstart.control.price import Prices
-from headstart.control.value import MARGIN, Node, Stake, Value, kind
+from headstart.control.value import Node, Stake, Value, kind
 from headstart.decode.draft import EMPTY, ROOT, Draft
 from headstart.errors import InvalidParameter
 
@@ -60,6 +62,7 @@ class AdaptiveDepth:
         self.acceptance = Acceptance()
         self.value = Value(curve, self.acceptance)
         self.prices = Prices()
+        self.gains = Gains()
         self.patience = Patience()
         self.most_depth, self.most_nodes = most_depth, most_nodes
         self.tree = tree
@@ -69,6 +72,7 @@ class AdaptiveDepth:
     def allow(self, queries: Sequence[DepthQuery], load: Load) -> list[Allowance]:
         self.prices.begin()
         self.why.clear()
+        self.value.gain = self.gains.mean(query.sequence_id for query in queries)
         return [self._allow(query, (), load) for query in queries]
 
     def allow_next(
@@ -123,13 +127,18 @@ class AdaptiveDepth:
                     break
                 node = step
             if outcome.ended:
-                for memory in (self.acceptance, self.patience, self.prices):
+                for memory in (self.acceptance, self.patience, self.prices, self.gains):
                     memory.forget(outcome.sequence_id)
         pace = self.value.curve.scale
         if not cost.prefill:
             pace *= cost.forward_seconds / self.value.curve.predict(cost.rows, cost.keys)
             rest = cost.total_seconds - cost.forward_seconds - sum(cost.draft_seconds.values())
             self.value.learn(cost.rows, cost.keys, cost.forward_seconds, rest, drafted=cost.draft_rows > 0)
+            rows = cost.rows - cost.draft_rows
+            plain = cost.total_seconds / self.value.seconds(rows, cost.keys * rows // cost.rows)
+            for outcome in outcomes:
+                if outcome.emitted and not outcome.ended:
+                    self.gains.learn(outcome.sequence_id, outcome.emitted, plain)
         self.prices.observe(cost, pace)
         self.prices.pace = self.value.curve.scale
 
@@ -176,9 +185,8 @@ class AdaptiveDepth:
                 return depth
             cost = self.prices.ask(query.drafter)
         else:
-            floor = MARGIN * load.sequences / plain
-            floor = max(floor, *(self.value.stake(proposal, load).rate for proposal in spoken), 0.0)
-            best = self._best_depth(query, depth, price, floor, load)
+            floor = max((self.value.stake(proposal, load).net for proposal in spoken), default=0.0)
+            best = self._best_depth(query, depth, price, max(floor, self.value.margin(load)), load)
             if best:
                 return best
             lag = self.prices.lag(query.sequence_id, query.drafter, query.context)
@@ -190,19 +198,18 @@ class AdaptiveDepth:
         return 0
 
     def _best_depth(self, query: DepthQuery, depth: int, price: float, floor: float, load: Load) -> int:
-        """For a drafter whose tokens cost time: the depth with the best expected tokens per second, alone, if better
-        than ``floor``."""
+        """For a drafter whose tokens cost time: the depth that is expected to gain most, alone, if more than ``floor``
+        tokens."""
         lag = self.prices.lag(query.sequence_id, query.drafter, query.context)
         catch_up = self.prices.catch_up(query.drafter, lag)
         coming = max(1, min(query.room, HORIZON))
-        best, tokens, reach = 0, float(load.sequences), 1.0
+        best, tokens, reach = 0, 0.0, 1.0
         for k in range(1, depth + 1):
             reach *= self.acceptance.conditional(query.sequence_id, kind(query), k, None)
             tokens += reach
-            seconds = self.value.drafted(load, query, k) + k * price
-            seconds += catch_up * min(1.0, (tokens - load.sequences + 1.0) / coming)
-            if tokens / seconds > floor:
-                best, floor = k, tokens / seconds
+            net = self.value.net(query, tokens, k, load, k * price + catch_up * min(1.0, (tokens + 1.0) / coming))
+            if net > floor:
+                best, floor = k, net
         return best
 
     # -- what goes on -----------------------------------------------------------------------------------------------
@@ -215,7 +222,7 @@ class AdaptiveDepth:
             return (fixed or spoken or mine)[0]
         for i in spoken:
             stakes[i] = self.value.stake(proposals[i], load)
-        return max(spoken, key=lambda i: stakes[i].rate)
+        return max(spoken, key=lambda i: stakes[i].net)
 
     def _learn_worth(self, proposal: Proposal, kept: Sequence[int], load: Load) -> None:
         """Asking brought the nodes ``kept``, and cost time."""

@@ -71,9 +71,9 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one sequence's draft: ``path`` are the accepted nodes; ``ended`` says the sequence is over. Of a
-    draft that was not verified, ``path`` is what would have been accepted of it, as far as that is known: it has no
-    nodes deeper than the round's tokens."""
+    """What came of one sequence's draft: ``path`` are the accepted nodes, ``emitted`` counts the round's tokens,
+    ``ended`` says the sequence is over. Of a draft that was not verified, ``path`` is what would have been accepted of
+    it, as far as that is known (it has no nodes deeper than the round's tokens), and ``emitted`` is 0."""
 
     sequence_id: int
     drafter: str
@@ -81,6 +81,7 @@ class Outcome:
     path: tuple[int, ...]
     ended: bool = False
     hot: bool = False
+    emitted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

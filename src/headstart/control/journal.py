@@ -68,6 +68,7 @@ class Journal:
                 "path": list(o.path),
                 "ended": o.ended,
                 "hot": o.hot,
+                "emitted": o.emitted,
             }
             for o in outcomes
         ]
@@ -106,10 +107,7 @@ def replay(lines: Iterable[str], controller: DepthController) -> list[Difference
             proposals = [_proposal(p) for p in given]
             now = [_shape(d) for d in controller.trim(proposals, Load(**circumstances))]
         else:
-            outcomes = [
-                Outcome(o["sequence_id"], o["drafter"], _draft(o["draft"]), tuple(o["path"]), o["ended"], o["hot"])
-                for o in given
-            ]
+            outcomes = [Outcome(**{**o, "draft": _draft(o["draft"]), "path": tuple(o["path"])}) for o in given]
             controller.observe(outcomes, RoundCost(**circumstances))
         if now != entry["answer"]:
             differences.append(Difference(number, call, entry["answer"], now))

@@ -1,7 +1,8 @@
 """What drafts are worth: expected tokens against the seconds that their rows take.
 
 Expected tokens are sums of path probabilities, from learned acceptance; seconds come from the cost curve and from what
-a round takes beside its forward call. Knows drafts as shapes with confidences; whom to ask is decided elsewhere.
+a round takes beside its forward call, and count at the rate at which tokens have been coming. Knows drafts as shapes
+with confidences; whom to ask is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ SMOOTHING = 0.05
 LOOK = 8
 """Rows over which the price of one more is averaged: the curve has steps."""
 
-MARGIN = 1.03
-"""What a round must promise over its plain self: sums are never that exact, and a bet that is even is not worth it."""
+MARGIN = 0.03
+"""Tokens, for each sequence, that a round must promise over its plain self: sums are never that exact, and a bet that
+is even is not worth it."""
 
 CAUTION = 0.5
 """Share of the likelihood that would pay on average, below which a token is not even looked at."""
@@ -29,11 +31,10 @@ Node = tuple[float, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Stake:
-    """What a draft promises if it were the round's only one: the nodes worth a row, the round's tokens per second, and
-    ``net``, the tokens gained less the time of the rows, in tokens of plain decoding."""
+    """What a draft promises if it were the round's only one: the nodes worth a row, and ``net``, the tokens gained less
+    those that the time of the rows would bring otherwise."""
 
     nodes: list[int]
-    rate: float
     net: float
 
 
@@ -52,6 +53,8 @@ class Value:
         """Running mean of a round's seconds outside drafting and the forward call, where nothing was drafted."""
         self.more = 0.0
         """What a round takes beyond that where something was: more rows to judge, rows to move."""
+        self.gain = 1.0
+        """How much faster than plain decoding the round's sequences have been going."""
 
     def learn(self, rows: int, keys: int, forward_seconds: float, rest_seconds: float, *, drafted: bool) -> None:
         """One round's seconds, without prompts in it."""
@@ -99,20 +102,28 @@ class Value:
         ]
         return path_probabilities(draft, conditional)
 
+    def going(self, load: Load) -> float:
+        """Tokens per second that time spent otherwise would bring."""
+        return self.gain * max(1, load.sequences) / self.plain(load)
+
+    def margin(self, load: Load) -> float:
+        """Tokens that a round with drafts must gain."""
+        return MARGIN * max(1, load.sequences)
+
     def best_prefix(
         self, nodes: Sequence[Node], proposals: Sequence[Proposal], rows: int, keys: int, load: Load
     ) -> int:
-        """How many of ``nodes`` give the most expected tokens per second, 0 if that is hardly more than without; steps
-        in the curve rule out stopping early."""
-        tokens = float(max(1, load.sequences))
-        best, best_rate = 0, MARGIN * tokens / self.decoding(load, rows, keys)
+        """How many of ``nodes`` gain the most over ``rows`` rows without them, 0 if that is hardly anything; steps in
+        the curve rule out stopping early."""
+        going, without = self.going(load), self.decoding(load, rows, keys)
+        best, most, tokens = 0, self.margin(load), 0.0
         for count, (negative, i, _) in enumerate(nodes, start=1):
             tokens -= negative
             rows += 1
             keys += proposals[i].query.context
-            rate = tokens / self.decoding(load, rows, keys)
-            if rate > best_rate:
-                best, best_rate = count, rate
+            net = tokens - going * (self.decoding(load, rows, keys) - without)
+            if net > most:
+                best, most = count, net
         return best
 
     def stake(self, proposal: Proposal, load: Load) -> Stake:
@@ -120,14 +131,11 @@ class Value:
         paths = self.paths(proposal)
         nodes = sorted((-probability, 0, node) for node, probability in enumerate(paths))
         kept = [node for _, _, node in nodes[: self.best_prefix(nodes, [proposal], load.rows, load.keys, load)]]
-        tokens, sequences = sum(paths[node] for node in kept), max(1, load.sequences)
-        rate = (sequences + tokens) / self.drafted(load, proposal.query, len(kept))
-        return Stake(kept, rate, self.net(proposal.query, tokens, len(kept), load))
+        return Stake(kept, self.net(proposal.query, sum(paths[node] for node in kept), len(kept), load))
 
     def net(self, query: DepthQuery, tokens: float, rows: int, load: Load, spent: float = 0.0) -> float:
-        """``tokens`` expected of ``rows`` rows, less their time and ``spent`` seconds, in tokens of plain decoding."""
-        plain = self.plain(load)
-        return tokens - ((self.drafted(load, query, rows) + spent) / plain - 1.0) * max(1, load.sequences)
+        """``tokens`` expected of ``rows`` rows, less what their time and ``spent`` seconds would bring otherwise."""
+        return tokens - self.going(load) * (self.drafted(load, query, rows) + spent - self.plain(load))
 
     def hindrance(self, proposal: Proposal, *, alone: bool) -> str:
         """Why not even a draft's likeliest node is worth a row."""

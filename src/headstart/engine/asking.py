@@ -166,5 +166,5 @@ def _outcomes(part: _Part) -> list[Outcome]:
             verdict = verify_coupled(known, lambda _, ahead: [*emitted, NOBODY][len(ahead)])
             out.append(Outcome(query.sequence_id, proposal.query.drafter, known, verdict.path, hot=query.hot))
     draft, path = (turn.draft, turn.path) if turn.draft.source != FORCED else (EMPTY, ())
-    out.append(Outcome(query.sequence_id, query.drafter, draft, path, ended, query.hot))
+    out.append(Outcome(query.sequence_id, query.drafter, draft, path, ended, query.hot, len(emitted)))
     return out
