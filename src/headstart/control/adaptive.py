@@ -66,12 +66,18 @@ class AdaptiveDepth:
         self.patience = Patience()
         self.most_depth, self.most_nodes = most_depth, most_nodes
         self.tree = tree
+        self._hopeful: dict[str, bool] = {}
+        """Whether each drafter could pay in this round if all went well."""
+        self._unknown: set[str] = set()
+        """Drafters of unknown price that somebody tries in this round."""
         self.skips: Counter[str] = Counter()
         self.why: dict[int, str] = {}
 
     def allow(self, queries: Sequence[DepthQuery], load: Load) -> list[Allowance]:
         self.prices.begin()
         self.why.clear()
+        self._hopeful.clear()
+        self._unknown.clear()
         self.value.gain = self.gains.mean(query.sequence_id for query in queries)
         return [self._allow(query, (), load) for query in queries]
 
@@ -174,10 +180,16 @@ class AdaptiveDepth:
         """The depth that is expected to pay, 0 if none; now and then a probe, at a bounded cost."""
         price = self.prices.token(query.drafter)
         most = min(depth, DEFAULT_DEPTH) if query.dear else depth
-        if price is None:
-            return most
+        if price is None:  # one sequence at a time finds out
+            first = query.drafter not in self._unknown
+            self._unknown.add(query.drafter)
+            return most if first else 0
         plain = self.value.plain(load)
-        if price < DEAR * plain:
+        cheap = price < DEAR * plain
+        if not self._could_pay(query, 0.0 if cheap else price, load):
+            self.why[query.sequence_id] = "busy batch" if load.sequences > 1 else "acceptance too low"
+            return 0
+        if cheap:
             if not spoken:
                 return depth
             net = max(self.value.stake(proposal, load).net for proposal in spoken)
@@ -196,6 +208,14 @@ class AdaptiveDepth:
             return most
         self.why[query.sequence_id] = "acceptance too low"
         return 0
+
+    def _could_pay(self, query: DepthQuery, token: float, load: Load) -> bool:
+        """Whether the drafter could pay in this round; the same answer for all sequences, for they share the load."""
+        known = self._hopeful.get(query.drafter)
+        if known is None:
+            asking = 0.0 if token else self.prices.ask(query.drafter)
+            known = self._hopeful[query.drafter] = self.value.hopeful(query, load, asking, token)
+        return known
 
     def _best_depth(self, query: DepthQuery, depth: int, price: float, floor: float, load: Load) -> int:
         """For a drafter whose tokens cost time: the depth that is expected to gain most, alone, if more than ``floor``

@@ -22,6 +22,12 @@ MARGIN = 0.03
 """Tokens, for each sequence, that a round must promise over its plain self: sums are never that exact, and a bet that
 is even is not worth it."""
 
+HOPE = 0.9
+"""Conditional acceptance of drafts that go well."""
+
+HOPED = (1, 2, 4, 8)
+"""Rows for which it is tried whether such drafts would pay."""
+
 CAUTION = 0.5
 """Share of the likelihood that would pay on average, below which a token is not even looked at."""
 
@@ -55,9 +61,12 @@ class Value:
         """What a round takes beyond that where something was: more rows to judge, rows to move."""
         self.gain = 1.0
         """How much faster than plain decoding the round's sequences have been going."""
+        self._plain: tuple[Load, float] | None = None
+        """The last answer of ``plain``, which is asked for often in a round."""
 
     def learn(self, rows: int, keys: int, forward_seconds: float, rest_seconds: float, *, drafted: bool) -> None:
         """One round's seconds, without prompts in it."""
+        self._plain = None
         self.curve.observe(rows, keys, forward_seconds)
         if drafted:
             self.more += SMOOTHING * (max(0.0, rest_seconds - self.rest) - self.more)
@@ -85,7 +94,9 @@ class Value:
 
     def plain(self, load: Load) -> float:
         """Seconds of decoding if nobody drafts."""
-        return self.decoding(load, load.rows, load.keys)
+        if self._plain is None or self._plain[0] is not load:
+            self._plain = load, self.decoding(load, load.rows, load.keys)
+        return self._plain[1]
 
     def drafted(self, load: Load, query: DepthQuery, rows: int) -> float:
         """Seconds of decoding if one sequence drafts ``rows`` tokens."""
@@ -109,6 +120,14 @@ class Value:
     def margin(self, load: Load) -> float:
         """Tokens that a round with drafts must gain."""
         return MARGIN * max(1, load.sequences)
+
+    def hopeful(self, query: DepthQuery, load: Load, asking: float, token: float) -> bool:
+        """Whether a draft that goes well would pay beside this load, if it took ``asking`` seconds and ``token`` more
+        for each of its tokens."""
+        return any(
+            self.net(query, HOPE * (1.0 - HOPE**rows) / (1.0 - HOPE), rows, load, asking + rows * token) > MARGIN
+            for rows in HOPED
+        )
 
     def best_prefix(
         self, nodes: Sequence[Node], proposals: Sequence[Proposal], rows: int, keys: int, load: Load
