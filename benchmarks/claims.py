@@ -11,6 +11,8 @@ from benchmarks.stats import Speedup
 from benchmarks.theory import prediction
 
 PLAIN, CHAIN, TREE = "headstart plain", "headstart ngram chain", "headstart ngram tree"
+COPY, BOTH = "headstart drafter int4", "headstart ngram+int4"
+INT4_PLAIN, INT4_TREE = "headstart int4 plain", "headstart int4 ngram tree"
 INT8_PLAIN, INT8_TREE = "headstart int8 plain", "headstart int8 ngram tree"
 MAIN = "greedy 128"
 SIXTEEN_BITS, FOUR_BITS = ("bfloat16", "bf16", "fp16", "float16"), ("int4", "q4_1")
@@ -36,8 +38,8 @@ def _speed(told: Selection) -> Iterator[Claim]:
     for text, way, base, group, wanted in (
         ("plain over transformers plain", PLAIN, "transformers plain", None, 1.7),
         ("plain over vLLM plain", PLAIN, "vllm plain", None, 1.0),
-        ("n-gram trees over own plain", TREE, PLAIN, None, 1.7),
-        ("n-gram trees over own plain, summarization", TREE, PLAIN, "summarization", 2.2),
+        ("n-gram and int4 copy over own plain", BOTH, PLAIN, None, 1.7),
+        ("n-gram and int4 copy over own plain, summarization", BOTH, PLAIN, "summarization", 2.2),
     ):
         gain = told.speedup(MAIN, way, base, group)
         if gain is not None:
@@ -46,10 +48,11 @@ def _speed(told: Selection) -> Iterator[Claim]:
 
 def _peers(told: Selection) -> Iterator[Claim]:
     """Against the fastest setting of any peer that needs no trained drafter."""
-    mine = told.best(MAIN, [way for way in (CHAIN, TREE) if told.of(MAIN, way)])
+    mine = told.best(MAIN, [way for way in (CHAIN, TREE, COPY, BOTH) if told.of(MAIN, way)])
     for text, way, weights, wanted in (
-        ("n-gram over the fastest peer with 16-bit weights", mine, SIXTEEN_BITS, 1.0),
-        ("n-gram over the fastest peer with 4-bit weights (aim)", mine, FOUR_BITS, 1.0),
+        (f"{_short(mine)} over the fastest peer with 16-bit weights", mine, SIXTEEN_BITS, 1.0),
+        (f"{_short(mine)} over the fastest peer with 4-bit weights (aim)", mine, FOUR_BITS, 1.0),
+        ("int4 n-gram trees over the fastest peer with 4-bit weights", INT4_TREE, FOUR_BITS, 1.0),
         ("int8 n-gram trees over the fastest peer with 4-bit weights", INT8_TREE, FOUR_BITS, 1.1),
     ):
         others = [
@@ -65,7 +68,14 @@ def _peers(told: Selection) -> Iterator[Claim]:
 
 def _never_slower(told: Selection) -> Iterator[Claim]:
     """The worst group of every workload, for each drafter and for the one that is always wrong."""
-    for way, base in ((CHAIN, PLAIN), (TREE, PLAIN), (INT8_TREE, INT8_PLAIN)):
+    for way, base in (
+        (CHAIN, PLAIN),
+        (TREE, PLAIN),
+        (COPY, PLAIN),
+        (BOTH, PLAIN),
+        (INT8_TREE, INT8_PLAIN),
+        (INT4_TREE, INT4_PLAIN),
+    ):
         worst: tuple[float, str, Speedup] | None = None
         for workload in told.result["workloads"]:
             name = workload["name"]
@@ -75,7 +85,7 @@ def _never_slower(told: Selection) -> Iterator[Claim]:
                 if gain is not None and (worst is None or gain.ratio < worst[0]):
                     worst = gain.ratio, f"{name}, {group}", gain
         if worst is not None:
-            text = f"never slower, {way.removeprefix('headstart ')}: the worst group, {worst[1]}"
+            text = f"never slower, {_short(way)}: the worst group, {worst[1]}"
             yield _at_least(text, worst[2], NEVER_SLOWER)
     for workload in told.workloads("theory"):
         gain = told.speedup(workload["name"], "headstart wrong", PLAIN)
@@ -104,6 +114,10 @@ def _exactness(told: Selection) -> Iterator[Claim]:
     if compared:
         verdict = "met" if same == compared else "not met"
         yield Claim("headstart's outputs equal to its plain ones", "all", f"{same} of {compared}", verdict)
+
+
+def _short(way: str | None) -> str:
+    return (way or "").removeprefix("headstart ")
 
 
 def _at_least(text: str, gain: Speedup, wanted: float) -> Claim:

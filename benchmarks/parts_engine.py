@@ -15,12 +15,13 @@ from typing import Any
 
 from benchmarks.prompts import Prompt, chat_encoder, long_prompts, sample
 from benchmarks.ways import KV_TOKENS, MAX_SEQUENCES
-from headstart.control.adaptive import MOST_NODES, AdaptiveDepth
+from headstart.control.adaptive import AdaptiveDepth
 from headstart.decode.params import SamplingParams
 from headstart.decode.record import StepTimes
 from headstart.decode.segment import Segment
 from headstart.draft.base import DraftRequest
 from headstart.draft.ngram import NgramDrafter
+from headstart.draft.quantised import QuantisedDrafter
 from headstart.engine.costs import cost_curve
 from headstart.engine.engine import Engine
 from headstart.engine.load import TREE_FLOOR
@@ -33,7 +34,7 @@ SEQUENCES = (1, 2, 4, 8, 16)
 GROWTH = (1000, 2000, 4000, 8000)
 REPEATS = 5
 TOKENS = 64
-MODES = ("plain", "ngram chain", "ngram tree")
+MODES = ("plain", "ngram", "int4", "ngram+int4")
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Bench:
 
 @cache
 def _bench(model: str, dtype: str, path: Any, per_group: int) -> Bench:
-    target = load_target(model, dtype=dtype, max_sequences=MAX_SEQUENCES, kv_tokens=KV_TOKENS)
+    target = load_target(model, dtype=dtype, max_sequences=MAX_SEQUENCES, kv_tokens=KV_TOKENS, draft_weights="int4")
     encode = chat_encoder(target.tokenizer)
     long = long_prompts(path, [n - 2 * TOKENS for n in GROWTH], 1, encode)
     return Bench(target, tuple(sample(path, per_group, encode)), tuple(long))
@@ -61,10 +62,15 @@ def engine(of: Bench, mode: str) -> Engine:
     """As ``load_engine`` makes them, on the target that is there."""
     if mode == "plain":
         return Engine(of.target, max_sequences=MAX_SEQUENCES, prefix_cache=False)
-    tree = mode == "ngram tree"
-    controller = AdaptiveDepth(cost_curve(of.target), tree=tree, most_nodes=MOST_NODES)
-    drafter = NgramDrafter(tree_min_path=TREE_FLOOR) if tree else NgramDrafter()
-    return Engine(of.target, [drafter], controller=controller, max_sequences=MAX_SEQUENCES, prefix_cache=False)
+    makers = {"ngram": lambda: NgramDrafter(tree_min_path=TREE_FLOOR), "int4": lambda: QuantisedDrafter(of.target)}
+    return Engine(
+        of.target,
+        [makers[name]() for name in mode.split("+")],
+        default_drafter=mode,
+        controller=AdaptiveDepth(cost_curve(of.target), tree=True),
+        max_sequences=MAX_SEQUENCES,
+        prefix_cache=False,
+    )
 
 
 def steps(of: Bench) -> dict[str, Any]:

@@ -101,15 +101,18 @@ class _Builder:
 
     def headstart(self) -> None:
         config = {**self.common, "kv_tokens": KV_TOKENS}
-        full = self.process("headstart", "headstart", config)
+        full = self.process("headstart", "headstart", {**config, "draft_weights": "int4"})
         dtype = self.models.dtype
         self.way("headstart", "plain", full, dtype, (*MANY, *THEORY))
-        self.way("headstart", "ngram chain", full, dtype, MANY)
+        self.way("headstart", "ngram chain", full, dtype, SINGLE)
         self.way("headstart", "ngram tree", full, dtype, MANY)
+        self.way("headstart", "drafter int4", full, dtype, SINGLE)
+        self.way("headstart", "ngram+int4", full, dtype, MANY)
         self.way("headstart", "draft model", full, dtype, SINGLE)
-        int8 = self.process("headstart int8", "headstart", {**config, "weights": "int8"})
-        for mode in ("plain", "ngram tree"):
-            self.way("headstart int8", mode, int8, "int8", MANY)
+        for weights in ("int8", "int4"):
+            process = self.process(f"headstart {weights}", "headstart", {**config, "weights": weights})
+            for mode in ("plain", "ngram tree"):
+                self.way(f"headstart {weights}", mode, process, weights, MANY)
         for acceptance in ACCEPTANCES:
             for mode in (f"oracle {acceptance}", f"oracle {acceptance} fixed"):
                 self.way("headstart", mode, full, dtype, THEORY)

@@ -1,4 +1,5 @@
-"""headstart, asked like every peer: plain, n-gram chains and trees, a draft model, and drafters that follow a script.
+"""headstart, asked like every peer: plain, n-gram chains and trees, the target in fewer bits, both, a draft model, and
+drafters that follow a script.
 
 All modes share one target. Scripted modes (``oracle 0.7``, ``oracle 0.7 depth 3``, ``wrong``) need the true
 continuation in the request.
@@ -28,6 +29,7 @@ class Headstart:
             threads=config["threads"],
             max_sequences=config["max_sequences"],
             kv_tokens=config["kv_tokens"],
+            draft_weights=config.get("draft_weights"),
         )
         self.calibrated = self.curve().as_dict()
         self.engines: dict[str, Any] = {}
@@ -55,29 +57,39 @@ class Headstart:
 
     def engine(self, mode: str) -> Any:
         """The engine of a mode, made once."""
-        from headstart.control.adaptive import MOST_NODES, AdaptiveDepth
-        from headstart.draft.ngram import NgramDrafter
+        from headstart.control.adaptive import AdaptiveDepth
         from headstart.engine.engine import Engine
-        from headstart.engine.load import TREE_FLOOR
 
         if mode not in self.engines:
             most = self.config["max_sequences"]
-            if mode == "plain":
-                made = Engine(self.target, max_sequences=most)
-            elif mode == "ngram chain":
-                made = Engine(self.target, [NgramDrafter()], controller=AdaptiveDepth(self.curve()), max_sequences=most)
-            elif mode == "ngram tree":
-                controller = AdaptiveDepth(self.curve(), tree=True, most_nodes=MOST_NODES)
-                drafter = NgramDrafter(tree_min_path=TREE_FLOOR)
-                made = Engine(self.target, [drafter], controller=controller, max_sequences=most)
-            elif mode == "draft model":
-                made = Engine(
-                    self.target, [self.draft_model()], controller=AdaptiveDepth(self.curve()), max_sequences=most
-                )
-            else:
-                raise ValueError(f"no mode {mode!r}")
-            self.engines[mode] = made
+            drafters = self.drafters(mode)
+            self.engines[mode] = Engine(
+                self.target,
+                drafters,
+                default_drafter="+".join(drafter.name for drafter in drafters) or None,
+                controller=AdaptiveDepth(self.curve(), tree="chain" not in mode) if drafters else None,
+                max_sequences=most,
+            )
         return self.engines[mode]
+
+    def drafters(self, mode: str) -> list[Any]:
+        """The drafters of a mode, with settings as ``load_engine`` makes them."""
+        from headstart.draft.ngram import NgramDrafter
+        from headstart.draft.quantised import QuantisedDrafter
+        from headstart.engine.load import TREE_FLOOR
+
+        if mode == "plain":
+            return []
+        if mode == "draft model":
+            return [self.draft_model()]
+        if mode == "ngram chain":
+            return [NgramDrafter()]
+        made: list[Any] = []
+        for name in mode.removesuffix(" tree").removeprefix("drafter ").split("+"):
+            if name not in ("ngram", self.target.draft_weights):
+                raise ValueError(f"no mode {mode!r}")
+            made.append(NgramDrafter(tree_min_path=TREE_FLOOR) if name == "ngram" else QuantisedDrafter(self.target))
+        return made
 
     def draft_model(self) -> Any:
         from headstart.draft.model import ModelDrafter

@@ -28,7 +28,7 @@ def test_peers_that_are_not_installed_are_named_with_advice(models: Models) -> N
     line = line_up(models, 2)
     assert set(line.missing) == set(PEERS)
     assert line.missing["vllm"].endswith("run python -m benchmarks.peers.make_env vllm")
-    assert {way.process for way in line.ways} == {"headstart", "headstart int8", "transformers"}
+    assert {way.process for way in line.ways} == {"headstart", "headstart int8", "headstart int4", "transformers"}
 
 
 def test_every_way_has_a_process_and_its_plain(models: Models) -> None:
@@ -48,10 +48,10 @@ def test_every_way_has_a_process_and_its_plain(models: Models) -> None:
 
 
 def test_names_choose(models: Models) -> None:
-    chosen = line_up(models, 2, ["headstart", "transformers plain"], ["*oracle*", "headstart int8*"])
+    chosen = line_up(models, 2, ["headstart", "transformers plain"], ["*oracle*", "headstart int?*"])
     assert [way.name for way in chosen.ways] == [
-        *("headstart plain", "headstart ngram chain", "headstart ngram tree", "headstart draft model"),
-        *("headstart wrong", "transformers plain"),
+        *("headstart plain", "headstart ngram chain", "headstart ngram tree", "headstart drafter int4"),
+        *("headstart ngram+int4", "headstart draft model", "headstart wrong", "transformers plain"),
     ]
     assert set(chosen.processes) == {"headstart", "transformers"}
 
