@@ -33,14 +33,15 @@ def test_all_routes_of_one_engine_say_the_same(folders: tuple[str, str]) -> None
     target, draft = folders
     stages: list[str] = []
     with load_engine(target, draft_model=draft, dtype="float32", max_model_len=300, progress=stages.append) as engine:
-        assert engine.info["drafters"] == ["ngram", "model"]
+        assert engine.info["drafters"] == ["ngram", "int4", "model"]
         assert isinstance(engine.controller, AdaptiveDepth)
         params = SamplingParams(max_tokens=120, temperature=0.6, seed=1)
         prompt = tiny.ids(6, 3) * 4
         texts = [
-            engine.generate([prompt], params, Speculation(drafter=d))[0].token_ids for d in ("none", "ngram", "model")
+            engine.generate([prompt], params, Speculation(drafter=d))[0].token_ids
+            for d in ("none", "ngram", "int4", "model", "ngram+int4+model")
         ]
-        assert texts[0] == texts[1] == texts[2]
+        assert all(text == texts[0] for text in texts)
     assert "measuring what rows cost" in stages
 
 
@@ -56,6 +57,26 @@ def test_joined_routes_are_made_and_asked_together(folders: tuple[str, str]) -> 
         assert set(out.completions[0].record.by_drafter) == {"ngram", "model"}
 
 
+def test_auto_is_the_best_that_needs_nothing_else(folders: tuple[str, str]) -> None:
+    target, _ = folders
+    common = {"dtype": "float32", "max_model_len": 300}
+    for more, default, held in (
+        ({}, "ngram+int4", "int4"),
+        ({"drafters": ["ngram", "auto"]}, "ngram", "int4"),
+        ({"drafters": ["auto", "int8"]}, "ngram+int8", "int8"),
+        ({"drafters": ["int8"]}, "int8", "int8"),
+        ({"drafters": ["ngram"]}, "ngram", None),
+        ({"drafters": []}, "none", None),
+        ({"kernels": "torch"}, "ngram", None),
+        ({"weights": "int8"}, "ngram", None),
+        ({"weights": "int8", "drafters": ["int4"]}, "int4", "int4"),
+        ({"depth": 3}, "ngram", None),
+    ):
+        with load_engine(target, **common, **more) as engine:  # type: ignore[arg-type]
+            assert (engine.default_drafter, engine.info["draft_weights"]) == (default, held), more
+            assert engine.generate([tiny.ids(9)], SamplingParams(max_tokens=5))[0].token_ids
+
+
 def test_a_depth_is_kept_and_mistakes_are_named(folders: tuple[str, str]) -> None:
     target, draft = folders
     with load_engine(target, draft_model="self", drafters=["model"], depth=3, dtype="float32") as engine:
@@ -69,6 +90,10 @@ def test_a_depth_is_kept_and_mistakes_are_named(folders: tuple[str, str]) -> Non
         ({"drafters": ["ngram+model"]}, InvalidParameter, "draft_model"),
         ({"drafters": ["ngram+psychic"]}, InvalidParameter, "psychic"),
         ({"drafters": ["ngram+"]}, InvalidParameter, "drafter"),
+        ({"drafters": ["ngram+auto"]}, InvalidParameter, "auto"),
+        ({"drafters": ["int4+int8"]}, InvalidParameter, "copies of the target"),
+        ({"drafters": ["int4"], "kernels": "torch"}, InvalidParameter, "native kernels"),
+        ({"drafters": ["int8"], "weights": "int8"}, InvalidParameter, "no fewer bits"),
         ({"draft_model": draft + "-nowhere"}, ModelNotFound, "nowhere"),
         ({"max_model_len": 10_000}, InvalidParameter, "max_model_len"),
         ({"depth": 77}, InvalidParameter, "depth"),

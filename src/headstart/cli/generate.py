@@ -21,7 +21,7 @@ from headstart.cli.files import check_writable, read_text, write_json
 from headstart.cli.guard import guarded, interrupted, our_warnings, quiet_libraries, stages, stderr
 from headstart.cli.routes import HELP, checked_routes
 from headstart.control.limits import check_depth
-from headstart.draft.ensemble import JOINT, PLAIN, PREDICTION
+from headstart.draft.ensemble import AUTO, JOINT, PLAIN, PREDICTION
 from headstart.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def generate(
         typer.Option(
             "--drafter",
             metavar="ROUTE",
-            help=f"{HELP} [default: ngram+model with --draft-model, else ngram]",
+            help=f"{HELP} [default: ngram+model with --draft-model, else auto]",
             rich_help_panel=options.SPECULATION,
         ),
     ] = None,
@@ -178,6 +178,7 @@ def generate(
                 progress=say,
             )
             stack.enter_context(engine)
+        route = engine.default_drafter
         given = _prompt(text, system, raw, engine, console)
         if predicted:
             route = PREDICTION if route == PLAIN else f"{PREDICTION}{JOINT}{route}"
@@ -193,7 +194,7 @@ def generate(
 
 
 def _route(drafter: str | None, draft_model: str | None) -> str:
-    route = drafter if drafter is not None else ("ngram" if draft_model is None else "ngram+model")
+    route = drafter if drafter is not None else (AUTO if draft_model is None else "ngram+model")
     return next(iter(checked_routes([route], draft_model)), PLAIN)
 
 

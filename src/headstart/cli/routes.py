@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headstart.draft.ensemble import COPIES, JOINT, PLAIN, ROUTES, members
+from headstart.draft.ensemble import AUTO, COPIES, JOINT, PLAIN, ROUTES, members
 from headstart.errors import InvalidParameter
 
 HELP = (
@@ -26,9 +26,9 @@ def checked_routes(given: Sequence[str], draft_model: str | None, *, spare_model
     for route in routes:
         if route == PLAIN:
             raise InvalidParameter("--drafter", "none stands alone; plain decoding can always be had beside others")
-        for name in members(route, "--drafter"):
+        for name in () if route == AUTO else members(route, "--drafter"):
             if name not in ROUTES:
-                known = ", ".join((*ROUTES, PLAIN))
+                known = ", ".join((AUTO, *ROUTES, PLAIN))
                 raise InvalidParameter("--drafter", f"{name!r} is unknown; choose from {known}, or join with {JOINT}")
             named.append(name)
     if set(COPIES) <= set(named):

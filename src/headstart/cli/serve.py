@@ -20,6 +20,7 @@ from headstart.cli import options
 from headstart.cli.guard import EXIT_BROKEN_PROMISE, guarded, our_warnings, quiet_libraries, stages, stderr
 from headstart.cli.routes import HELP, checked_routes
 from headstart.control.limits import check_depth
+from headstart.draft.ensemble import AUTO
 
 SERVER = "Server"
 LIMITS = "Limits"
@@ -35,7 +36,7 @@ def serve(
             "--drafter",
             metavar="ROUTE",
             help=f"{HELP} May be repeated: the first is the default, requests may choose among them. "
-            "[default: ngram+model with --draft-model, else ngram]",
+            "[default: ngram+model with --draft-model, else auto]",
             rich_help_panel=options.SPECULATION,
         ),
     ] = None,
@@ -172,7 +173,7 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, as OpenAI's API."""
     started = perf_counter()
-    default = "ngram" if draft_model is None else "ngram+model"
+    default = AUTO if draft_model is None else "ngram+model"
     routes = checked_routes(drafter or [default], draft_model)
     if depth is not None:
         check_depth("--depth", depth)

@@ -26,8 +26,8 @@ from headstart.cli.report import PLAIN, Conditions, Row, as_json, broken
 from headstart.cli.routes import HELP, checked_routes
 from headstart.cli.versions import versions
 from headstart.control.limits import check_depth
+from headstart.draft.ensemble import AUTO, members
 from headstart.draft.ensemble import PLAIN as NOBODY
-from headstart.draft.ensemble import members
 from headstart.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def try_(
             say("loading torch and transformers")
             quiet_libraries()
             from headstart.cli.experiment import make_cases, measure, warm_up
-            from headstart.engine.load import load_engine
+            from headstart.engine.load import load_engine, resolved
 
             engine = load_engine(
                 model,
@@ -120,6 +120,7 @@ def try_(
                 progress=say,
             )
             stack.enter_context(engine)
+            routes = list(dict.fromkeys(resolved(route, engine.target) for route in routes))
             cases = make_cases(engine, chosen, params)
             ways = _routes(engine, routes, against, model, draft_model, say)
             say("warming up")
@@ -191,7 +192,7 @@ def _check(depth: int | None, repeat: int, against: str | None) -> None:
 
 def _route_names(drafter: Sequence[str] | None, draft_model: str | None, against: str | None) -> list[str]:
     """Routes to measure beside plain, checked before anything is loaded."""
-    everything = ["ngram"] if draft_model is None else ["ngram", "model", "ngram+model"]
+    everything = ["ngram", AUTO] if draft_model is None else ["ngram", "model", "ngram+model"]
     return checked_routes(drafter or everything, draft_model, spare_model=against is not None)
 
 

@@ -22,6 +22,9 @@ PREDICTION = "prediction"
 
 JOINT = "+"
 
+AUTO = "auto"
+"""The best that needs nothing but the target: ``ngram+int4`` where the target can hold a copy, else ``ngram``."""
+
 COPIES = ("int8", "int4")
 """Drafters that are the target itself in so many bits."""
 

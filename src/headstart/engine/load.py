@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from headstart.control.adaptive import MOST_NODES, AdaptiveDepth
 from headstart.control.depth import DepthController, FixedDepth
 from headstart.draft.base import Drafter
-from headstart.draft.ensemble import COPIES, JOINT, ROUTES, members
+from headstart.draft.ensemble import AUTO, COPIES, JOINT, ROUTES, members
 from headstart.engine.costs import cost_curve
 from headstart.engine.engine import Engine
 from headstart.errors import InvalidParameter
 from headstart.target.load import load_target
+from headstart.target.model import Target
 
 TREE_FLOOR = 0.03
 """Least path probability of a node the n-gram drafter still grows when depth is adaptive."""
@@ -20,7 +21,7 @@ TREE_FLOOR = 0.03
 def load_engine(
     model: str,
     *,
-    drafters: Sequence[str] = ("ngram",),
+    drafters: Sequence[str] = (AUTO,),
     draft_model: str | None = None,
     depth: int | None = None,
     nodes: int | None = None,
@@ -44,7 +45,8 @@ def load_engine(
         model, draft_model: as ``headstart.target.load.load_target`` takes them. ``"self"`` as draft model drafts with a
             copy of the target, for tests of the machinery.
         drafters: routes to make ready, of ``ngram``, ``int8`` or ``int4`` and ``model``; several may be joined, as in
-            ``ngram+int4``. The first is the default. ``model`` needs ``draft_model``, and ``draft_model`` adds it.
+            ``ngram+int4``. ``auto`` is that where the target can hold a copy of itself in 4 bits, else ``ngram``. The
+            first is the default, and an empty list means plain. ``model`` needs ``draft_model``, which adds it.
         depth, nodes: a fixed depth. ``None`` lets measured costs and acceptance decide each round, up to no draft at
             all, as trees of at most ``nodes`` tokens (16 if left out).
         controller: decides depth instead.
@@ -52,7 +54,7 @@ def load_engine(
     Raises:
         InvalidParameter, ModelNotFound, UnsupportedModel, VocabularyMismatch
     """
-    names = list(dict.fromkeys(name for drafter in drafters for name in members(drafter)))
+    names = list(dict.fromkeys(name for drafter in drafters for name in members(resolved(drafter, None))))
     if draft_model is not None and "model" not in names:
         names.append("model")
     for name in names:
@@ -62,6 +64,8 @@ def load_engine(
     if "model" in names and draft_model is None:
         raise InvalidParameter("draft_model", "the model drafter needs one; name a small model of the target's family")
     copies = [name for name in names if name in COPIES]
+    if AUTO in drafters and not copies and depth is None:  # at a fixed depth the first with something to say drafts
+        copies.append(AUTO)
     if len(copies) > 1:
         raise InvalidParameter("drafter", f"{' and '.join(copies)} are both copies of the target; name one of them")
     chosen = controller
@@ -81,6 +85,9 @@ def load_engine(
         draft_weights=next(iter(copies), None),
         progress=progress,
     )
+    if target.draft_weights is not None and target.draft_weights not in names:
+        names.append(target.draft_weights)
+    names.sort(key=ROUTES.index)
     made: list[Drafter] = []
     for name in names:
         if name == "ngram":
@@ -112,9 +119,17 @@ def load_engine(
     return Engine(
         target,
         made,
-        default_drafter=next(iter(drafters), None),
+        default_drafter=next((resolved(drafter, target) for drafter in drafters), None),
         controller=chosen,
         max_sequences=max_sequences,
         prefill_chunk=prefill_chunk,
         prefix_cache=prefix_cache,
     )
+
+
+def resolved(drafter: str, target: Target | None) -> str:
+    """What ``auto`` stands for with this target; other names stand for themselves."""
+    if drafter != AUTO:
+        return drafter
+    copy = None if target is None else target.draft_weights
+    return "ngram" if copy is None else f"ngram{JOINT}{copy}"

@@ -32,6 +32,7 @@ from headstart.target.numerics import (
     tile_linears,
 )
 from headstart.target.support import (
+    AUTO,
     check_kernels,
     eos_ids,
     real_vocab_size,
@@ -82,7 +83,8 @@ class Target:
             architecture, the device and a compiler allow it.
         weights: ``int8`` or ``int4`` holds weights in fewer bits (native kernels only). This changes the model, and its
             ``name``.
-        draft_weights: hold a copy in these fewer bits as well, for ``draft`` (native kernels only).
+        draft_weights: hold a copy in these fewer bits as well, for ``draft`` (native kernels only); ``auto``: in 4 bits
+            where that is possible and ``weights`` are not in fewer bits themselves. The attribute says what is held.
 
     Raises:
         UnsupportedModel: recurrent or hybrid state that cannot be rolled back, or no pluggable attention.
@@ -128,7 +130,7 @@ class Target:
         self._row_class = RowClass(1, 64)
         self._native: NativeForward | None = None
         self._copy: NativeForward | None = None
-        self.draft_weights = draft_weights
+        self.draft_weights: str | None = None
         self._windows_seen: set[int | None] = set()
         try:
             sample, own = own_logits(model, self.vocab_size, self.max_model_len)
@@ -173,6 +175,7 @@ class Target:
             "kv_tokens": self.pool.capacity,
             "kv_bytes": self.pool.bytes,
             "kernels": self.numerics.kernels,
+            "draft_weights": self.draft_weights,
             "exact_rows": self.numerics.exact_rows,
             "numerics": {
                 "linear": {shape: list(rows) for shape, rows in self.numerics.linear.items()},
@@ -309,14 +312,17 @@ class Target:
             difference = relative_difference(native, self.pool, sample, own)
             if difference > max(TOLERANCE[self.dtype], QUANTISED_TOLERANCE.get(weights or "", 0.0)):
                 raise Unsuitable(f"logits differ from transformers' forward by {difference:.2g} of their size")
-            if draft_weights is not None:
-                self._copy = NativeForward(self.model, self.pool, self.max_model_len, weights=draft_weights)
         except (Unsuitable, BuildFailed) as error:
-            if kernels == "native" or weights is not None or draft_weights is not None:
+            if kernels == "native" or weights is not None or draft_weights not in (None, AUTO):
                 asked = "weights" if weights is not None else "kernels" if kernels == "native" else "drafter"
                 raise InvalidParameter(asked, f"native kernels cannot run {self.name} here: {error}") from error
             log.info("%s runs on torch's kernels (%s)", self.name, error)
             return None
+        if draft_weights == AUTO:
+            draft_weights = "int4" if weights is None else None
+        if draft_weights is not None:
+            self._copy = NativeForward(self.model, self.pool, self.max_model_len, weights=draft_weights)
+            self.draft_weights = draft_weights
         native.release(self.model)
         return native
 

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headstart.errors import InvalidParameter, UnsupportedModel
 
 KERNELS = ("auto", "native", "torch")
+AUTO = "auto"
 WEIGHTS = ("int8", "int4")
 """From most bits to fewest."""
 SUPPORTED_LAYERS = frozenset({"full_attention", "sliding_attention"})
@@ -22,12 +23,13 @@ def check_kernels(kernels: str, weights: str | None, draft_weights: str | None =
         raise InvalidParameter("weights", f"must be {' or '.join(WEIGHTS)}, or left out, got {weights!r}")
     if weights is not None and kernels == "torch":
         raise InvalidParameter("weights", f"{weights} needs the native kernels; leave kernels at auto")
-    if draft_weights is None:
+    if draft_weights in (None, AUTO):
         return
     if draft_weights not in WEIGHTS:
         raise InvalidParameter("drafter", f"must be one of {', '.join(WEIGHTS)}, got {draft_weights!r}")
     if kernels == "torch":
         raise InvalidParameter("drafter", f"{draft_weights} needs the native kernels; leave kernels at auto")
+    assert draft_weights is not None
     if weights is not None and WEIGHTS.index(draft_weights) <= WEIGHTS.index(weights):
         raise InvalidParameter(
             "drafter", f"{draft_weights} has no fewer bits than the target's {weights}; leave it out"
