@@ -23,10 +23,13 @@ MARGIN = 0.03
 is even is not worth it."""
 
 HOPE = 0.9
-"""Conditional acceptance of drafts that go well."""
+"""Conditional acceptance of drafts that go well, at least."""
 
-HOPED = (1, 2, 4, 8)
+HOPED = (1, 2, 4, 8, 16)
 """Rows for which it is tried whether such drafts would pay."""
+
+NOBODY = -1
+"""A sequence of which nothing is known."""
 
 CAUTION = 0.5
 """Share of the likelihood that would pay on average, below which a token is not even looked at."""
@@ -122,12 +125,16 @@ class Value:
         return MARGIN * max(1, load.sequences)
 
     def hopeful(self, query: DepthQuery, load: Load, asking: float, token: float) -> bool:
-        """Whether a draft that goes well would pay beside this load, if it took ``asking`` seconds and ``token`` more
-        for each of its tokens."""
-        return any(
-            self.net(query, HOPE * (1.0 - HOPE**rows) / (1.0 - HOPE), rows, load, asking + rows * token) > MARGIN
-            for rows in HOPED
-        )
+        """Whether a draft that goes well would beat plain decoding beside this load, if it took ``asking`` seconds and
+        ``token`` more for each of its tokens."""
+        hope = max(HOPE, self.acceptance.conditional(NOBODY, kind(query), 1, None))
+        plain, sequences = self.plain(load), max(1, load.sequences)
+        for rows in HOPED:
+            tokens = hope * (1.0 - hope**rows) / (1.0 - hope)
+            seconds = self.drafted(load, query, rows) + asking + rows * token
+            if tokens - (seconds / plain - 1.0) * sequences > MARGIN:
+                return True
+        return False
 
     def best_prefix(
         self, nodes: Sequence[Node], proposals: Sequence[Proposal], rows: int, keys: int, load: Load
