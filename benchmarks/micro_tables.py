@@ -42,9 +42,11 @@ def memory(told: Sequence[Mapping[str, Any]]) -> str:
 
 def steps(told: Mapping[str, Any]) -> str:
     rows = [
-        [str(context), *(number(ms) for ms in line)] for context, line in zip(told["contexts"], told["ms"], strict=True)
+        [weights, str(context), *(number(ms) for ms in line)]
+        for weights, lines in told["ms"].items()
+        for context, line in zip(told["contexts"], lines, strict=True)
     ]
-    head = ["context", *(f"{rows} rows" if rows > 1 else "1 row" for rows in told["rows"])]
+    head = ["weights", "context", *(f"{rows} rows" if rows > 1 else "1 row" for rows in told["rows"])]
     return "### Step time\n\nMilliseconds of one forward call, smallest of five.\n\n" + table(head, rows)
 
 

@@ -7,7 +7,7 @@ from the moment when every prompt has been computed.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from time import perf_counter
@@ -41,6 +41,7 @@ MODES = ("plain", "ngram", "int4", "ngram+int4")
 class Bench:
     """What the sections share: a loaded target and prompts."""
 
+    dtype: str
     target: Target
     sample: tuple[Prompt, ...]
     long: tuple[Prompt, ...]
@@ -51,7 +52,7 @@ def _bench(model: str, dtype: str, path: Any, per_group: int) -> Bench:
     target = load_target(model, dtype=dtype, max_sequences=MAX_SEQUENCES, kv_tokens=KV_TOKENS, draft_weights="int4")
     encode = chat_encoder(target.tokenizer)
     long = long_prompts(path, [n - 2 * TOKENS for n in GROWTH], 1, encode)
-    return Bench(target, tuple(sample(path, per_group, encode)), tuple(long))
+    return Bench(dtype, target, tuple(sample(path, per_group, encode)), tuple(long))
 
 
 def bench(options: argparse.Namespace) -> Bench:
@@ -74,23 +75,26 @@ def engine(of: Bench, mode: str) -> Engine:
 
 
 def steps(of: Bench) -> dict[str, Any]:
-    """Milliseconds of one forward call by rows and context."""
-    found = []
+    """Milliseconds of one forward call by weights, rows and context: the target's, and that of its copy."""
+    computes = {of.dtype: of.target.forward, str(of.target.draft_weights): of.target.draft}
+    found: dict[str, list[list[float]]] = {weights: [] for weights in computes}
     for context in CONTEXTS:
         extent = of.target.pool.reserve(context + max(ROWS))
         if extent is None:
             raise RuntimeError("the KV pool is too small for this section")
         try:
-            found.append([min(_step(of.target, extent, context, rows) for _ in range(REPEATS)) for rows in ROWS])
+            for weights, forward in computes.items():
+                times = [min(_step(forward, extent, context, rows) for _ in range(REPEATS)) for rows in ROWS]
+                found[weights].append([round(1000 * seconds, 2) for seconds in times])
         finally:
             of.target.pool.release(extent)
-    return {"rows": list(ROWS), "contexts": list(CONTEXTS), "ms": [[round(1000 * s, 2) for s in row] for row in found]}
+    return {"rows": list(ROWS), "contexts": list(CONTEXTS), "ms": found}
 
 
-def _step(target: Target, extent: Any, context: int, rows: int) -> float:
+def _step(forward: Callable[[list[Segment]], Any], extent: Any, context: int, rows: int) -> float:
     segment = Segment(extent, context, [0] * rows)
     began = perf_counter()
-    target.forward([segment])
+    forward([segment])
     return perf_counter() - began
 
 

@@ -108,6 +108,7 @@ class MoodyDrafter(NgramDrafter):
 def serve(model: str, quiet: float, loud: float) -> int:
     """The server's own process: prints its address, serves until SIGTERM."""
     from headstart.control.adaptive import AdaptiveDepth
+    from headstart.draft.quantised import QuantisedDrafter
     from headstart.engine.costs import cost_curve
     from headstart.engine.engine import Engine
     from headstart.serve.app import Service
@@ -116,15 +117,17 @@ def serve(model: str, quiet: float, loud: float) -> int:
     from headstart.serve.settings import Settings
     from headstart.target.load import load_target
 
-    target = load_target(model, max_sequences=8, max_model_len=1024)
+    target = load_target(model, max_sequences=8, max_model_len=1024, draft_weights="int4")
     drafter = MoodyDrafter(quiet, loud)
+    controller = AdaptiveDepth(cost_curve(target), tree=True)
 
     def start(*_: object) -> None:
         drafter.began = time.monotonic()
 
     signal.signal(signal.SIGUSR1, start)
     settings = Settings(model_name="soak", log_interval=0, max_queue=16, receive_timeout=5.0, send_timeout=5.0)
-    with Engine(target, [drafter], controller=AdaptiveDepth(cost_curve(target), tree=True)) as engine:
+    drafters = [drafter, QuantisedDrafter(target)]
+    with Engine(target, drafters, default_drafter="ngram+int4", controller=controller) as engine:
         socket = bind("127.0.0.1", 0)
         server = Server(
             Service(engine, settings, ApiKeys()),

@@ -16,6 +16,7 @@ from headstart.decode.params import SamplingParams
 from headstart.draft.base import Drafter
 from headstart.draft.model import ModelDrafter
 from headstart.draft.ngram import NgramDrafter
+from headstart.draft.quantised import QuantisedDrafter
 from headstart.draft.scripted import OracleDrafter, TreeOracleDrafter, WrongDrafter
 from headstart.engine.costs import cost_curve
 from headstart.engine.engine import Engine
@@ -36,7 +37,7 @@ PROMPTS = [
 
 @cache
 def target(dtype: str) -> Target:
-    return load_target("smollm2", dtype=dtype, kv_tokens=8192)
+    return load_target("smollm2", dtype=dtype, kv_tokens=8192, draft_weights="auto")
 
 
 @cache
@@ -64,6 +65,8 @@ def copy_of(on: Target, layers: int | None = None) -> ModelDrafter:
 def drafters(on: Target, truth: list[Output]) -> Iterator[tuple[Drafter, int | None]]:
     script = {tuple(o.prompt_token_ids): o.token_ids for o in truth}
     yield NgramDrafter(), None
+    if on.draft_weights is not None:
+        yield QuantisedDrafter(on), None
     yield OracleDrafter(script, 0.7), None
     yield TreeOracleDrafter(script, 2, 0.9), 9
     yield WrongDrafter(script), None
@@ -119,6 +122,21 @@ def test_several_drafters_and_a_prediction(dtype: str, temperature: float) -> No
             completion = output.completions[0]
             assert completion.accepted_prediction_tokens > 2 * completion.rejected_prediction_tokens
         assert not engine.record.fallbacks
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_auto_chooses(dtype: str) -> None:
+    """n-gram drafts and the int4 copy, at the depths that the controller decides."""
+    on = target(dtype)
+    if on.draft_weights is None:
+        pytest.skip("native kernels cannot run here")
+    controller = AdaptiveDepth(cost_curve(on), tree=True)
+    engine = Engine(
+        on, [NgramDrafter(), QuantisedDrafter(on)], controller=controller, default_drafter="ngram+int4", max_sequences=2
+    )
+    for temperature in (0.0, 0.8):
+        check(plain(dtype, temperature, 24), engine.generate(PROMPTS, params(temperature, 24)))
+    assert not engine.record.fallbacks
 
 
 def test_a_model_of_another_tokenizer_is_refused() -> None:

@@ -15,6 +15,7 @@ from tests.serve.harness import PATIENCE, running
 from headstart.control.adaptive import AdaptiveDepth
 from headstart.control.depth import FixedDepth
 from headstart.draft.ngram import NgramDrafter
+from headstart.draft.quantised import QuantisedDrafter
 from headstart.engine.costs import cost_curve
 from headstart.engine.engine import Engine
 from headstart.serve import asked
@@ -161,10 +162,12 @@ def test_texts_of_a_mixed_crowd(target: Target) -> None:
 def test_texts_of_a_mixed_crowd_on_a_real_model() -> None:
     from headstart.target.load import load_target
 
-    real = load_target("smollm2", kv_tokens=16384, max_sequences=16)
-    controller = AdaptiveDepth(cost_curve(real), tree=True)
-    with Engine(real, [NgramDrafter()], controller=controller) as drafted:
+    real = load_target("smollm2", kv_tokens=16384, max_sequences=16, draft_weights="auto")
+    drafters = [NgramDrafter(), *([QuantisedDrafter(real)] if real.draft_weights else [])]
+    more = {"default_drafter": "+".join(drafter.name for drafter in drafters)}
+    more["controller"] = AdaptiveDepth(cost_curve(real), tree=True)
+    with Engine(real, drafters, **more) as drafted:
         cases = with_truth(real, bodies(200, 60, seed=2), drafted)
-    with Engine(real, [NgramDrafter()], controller=controller, max_sequences=16) as engine, running(engine) as up:
+    with Engine(real, drafters, **more, max_sequences=16) as engine, running(engine) as up:
         asyncio.run(mix(up.url, cases))
         up.idle()
