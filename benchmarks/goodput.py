@@ -4,8 +4,8 @@
     python -m benchmarks.goodput --servers headstart --concurrency 1 16
 
 Every server is a process of its own, started by its own command, and held still (SIGSTOP) while another is asked. At
-each concurrency every server gets the same chat requests, streamed and greedy, from as many clients; servers take turns.
-Goodput counts the requests whose first token and whose later tokens came in time, per second.
+each concurrency every server gets the same chat requests, streamed and greedy, from as many clients; servers take
+turns. Goodput counts the requests whose first token and whose later tokens came in time, per second.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ from headstart.errors import UserError
 ROOT = Path(__file__).resolve().parents[1]
 CONCURRENCY = (1, 2, 4, 8, 16)
 REQUESTS = {1: 6, 2: 8, 4: 12, 8: 16, 16: 32}
+MAX_TOKENS = 64
 START_TIMEOUT, REQUEST_TIMEOUT = 600.0, 600.0
 FIRST_TOKEN, LATER_TOKEN = 3.0, 0.1
 """Seconds that a first token, and on average each later one, may take to count as good."""
 OURS = "headstart"
+SERVERS = (OURS, f"{OURS} plain", "vllm", "transformers")
 
 
 @dataclass(frozen=True)
@@ -195,8 +197,9 @@ def free_port() -> int:
 
 def tables(result: dict[str, Any]) -> str:
     """The result as markdown."""
+    about = result["machine"]
     head = (
-        f"- Machine: {result['machine']['processor']}, {result['machine']['cores']} cores; {result['machine']['date']}\n"
+        f"- Machine: {about['processor']}, {about['cores']} cores; {about['date']}; load before: {about['load']}\n"
         f"- Command: `{result['command']}`\n"
         f"- Good: first token within {FIRST_TOKEN:g} s and {1000 * LATER_TOKEN:g} ms for each later one on average"
     )
@@ -225,9 +228,9 @@ def tables(result: dict[str, Any]) -> str:
 def main() -> int:
     """Start, load, print, write; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--servers", nargs="+", default=[OURS, f"{OURS} plain", "vllm", "transformers"], metavar="NAME")
+    parser.add_argument("--servers", nargs="+", default=SERVERS, metavar="NAME")
     parser.add_argument("--concurrency", nargs="+", type=int, choices=CONCURRENCY, default=CONCURRENCY)
-    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--prompts", type=Path, default=prompts.DEFAULT, help="Spec-Bench's question.jsonl")
@@ -235,6 +238,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="file for the result; it must not exist")
     options = parser.parse_args()
     servers: list[Served] = []
+    about = machine()
     try:
         check_writable(options.json, force=False)
         if not options.prompts.is_file():
@@ -250,8 +254,11 @@ def main() -> int:
     finally:
         for server in servers:
             server.close()
-    words = ["python", "-m", "benchmarks.goodput", *(["--servers", *options.servers] if OURS else [])]
-    result = {"kind": "goodput", "machine": machine(), "command": shlex.join(words), "rows": rows}
+    words = ["python", "-m", "benchmarks.goodput"]
+    words += ["--servers", *options.servers] if tuple(options.servers) != SERVERS else []
+    words += ["--concurrency", *map(str, options.concurrency)] if tuple(options.concurrency) != CONCURRENCY else []
+    words += ["--max-tokens", str(options.max_tokens)] if options.max_tokens != MAX_TOKENS else []
+    result = {"kind": "goodput", "machine": about, "command": shlex.join(words), "rows": rows}
     print(tables(result))
     if options.json:
         files.write(options.json, result)
