@@ -38,7 +38,7 @@ def heading(result: Mapping[str, Any]) -> str:
         f"- Load before: {', '.join(str(session['load']) for session in sessions)}"
         + (f"; {len(sessions)} sessions, {resumed} of them resumed: every item lies within one" if resumed else ""),
     ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"- {note}" for note in result.get("notes", ()))])
 
 
 def tasks(told: Selection, workload: Mapping[str, Any]) -> str:
