@@ -18,7 +18,13 @@ GRID = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 SHORT, LONG = 64, 768
 """Context lengths measured: the difference gives the price of a key."""
 
-REPEATS = 5
+REPEATS = (3, 15)
+"""Fewest and most times the grid is measured."""
+
+IN_A_ROW = 3
+ENOUGH = 2.5
+"""Seconds of measuring after which the fewest repeats will do."""
+
 DRIFT = 0.05
 """Weight of the newest observation in the running corrections."""
 
@@ -99,20 +105,25 @@ def _non_decreasing(times: Sequence[float]) -> list[float]:
 def calibrate(measure: Callable[[int, int], float], longest: int) -> CostCurve:
     """A curve from ``measure(rows, context) -> seconds``; ``longest`` bounds rows plus context.
 
-    ``measure`` is called twice in a row, and the second time counts: the caches are then as in decoding, where the last
-    call was much the same. Repeats go over the whole grid in turn, and the median of each count is kept. The smallest
+    ``measure`` is called a few times in a row, and the last time counts: the caches are then as in decoding, where the
+    last call was much the same. Repeats go over the whole grid in turn, and the median of each count is kept. The smallest
     would flatter many rows: a shared machine takes arithmetic away most of the time, and seldom memory.
     """
     grid = [rows for rows in GRID if rows + SHORT <= longest] or [1]
     many = min(8, grid[-1])
     times: dict[int, list[float]] = {rows: [] for rows in grid}
+    spent = 0.0
 
     def settled(rows: int, context: int) -> float:
-        measure(rows, context)
-        return measure(rows, context)
+        nonlocal spent
+        seconds = [measure(rows, context) for _ in range(IN_A_ROW)]
+        spent += sum(seconds)
+        return seconds[-1]
 
     longer: list[float] = []  # what a longer context adds, each beside its short one: machines drift meanwhile
-    for _ in range(REPEATS):
+    for done in range(REPEATS[1]):
+        if done >= REPEATS[0] and spent > ENOUGH:
+            break
         for rows in grid:
             times[rows].append(settled(rows, SHORT))
             if rows == many and rows + LONG <= longest:
