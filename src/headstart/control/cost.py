@@ -106,8 +106,8 @@ def calibrate(measure: Callable[[int, int], float], longest: int) -> CostCurve:
     """A curve from ``measure(rows, context) -> seconds``; ``longest`` bounds rows plus context.
 
     ``measure`` is called a few times in a row, and the last time counts: the caches are then as in decoding, where the
-    last call was much the same. Repeats go over the whole grid in turn, and the median of each count is kept. The smallest
-    would flatter many rows: a shared machine takes arithmetic away most of the time, and seldom memory.
+    last call was much the same. Repeats go over the whole grid in turn, and the median of each count is kept. The
+    smallest would flatter many rows: a shared machine takes arithmetic away most of the time, and seldom memory.
     """
     grid = [rows for rows in GRID if rows + SHORT <= longest] or [1]
     many = min(8, grid[-1])

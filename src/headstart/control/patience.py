@@ -11,7 +11,10 @@ from dataclasses import dataclass
 WORTH_SMOOTHING = 0.1
 PATIENCE = 8
 NEGLIGIBLE = 0.01
-"""Worth below zero that is no reason to rest, in tokens: whoever costs next to nothing may be asked every time."""
+"""Tokens lost by asking that are no reason to rest: whoever costs next to nothing may be asked every time."""
+
+WORTHWHILE = 0.03
+"""Tokens that asking must bring otherwise: what it costs is never all accounted for."""
 
 LONGEST_NAP = 32
 """Rounds a sequence's drafter may go unasked at most: probing is bounded, and so is not probing."""
@@ -54,7 +57,7 @@ class Patience:
         mood.worth += WORTH_SMOOTHING * (worth - mood.worth)
         mean = self._worth.setdefault(drafter, worth)
         self._worth[drafter] = mean + WORTH_SMOOTHING * (worth - mean)
-        if mood.worth > -NEGLIGIBLE:
+        if mood.worth > WORTHWHILE or (-NEGLIGIBLE < worth <= 0.0):
             mood.barren = 0
             return
         mood.barren += 1

@@ -173,7 +173,9 @@ class Value:
         context = proposal.query.context
         if not alone and pays(1, context, context):
             return "busy batch"
-        return "context too long" if pays(1, 0, 0) else "acceptance too low"
+        row = self.seconds(2, 2 * context) - self.seconds(1, context)
+        mostly_keys = self.seconds(2, 0) - self.seconds(1, 0) < row / 2
+        return "context too long" if mostly_keys and pays(1, 0, 0) else "acceptance too low"
 
 
 def kind(of: DepthQuery | Outcome) -> str:

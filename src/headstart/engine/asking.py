@@ -52,8 +52,6 @@ class Asking:
         self._drafting, self._controller = drafting, controller
         self._prefill = bool(prefills)
         self.queries = [self._query(branch, 0) for branch in branches]
-        self.turns = [Turn(branch.sequence, successors=drafting.successors(branch)) for branch in branches]
-        self._parts = [_Part(*of) for of in zip(branches, self.turns, self.queries, strict=True)]
         prompt_rows = sum(p.count for p in prefills)
         prompt_keys = sum(p.count * p.sequence.cached + p.count * (p.count + 1) // 2 for p in prefills)
         self.load = Load(
@@ -64,6 +62,11 @@ class Asking:
             prompt_keys=prompt_keys,
         )
         self._allowed = controller.allow(self.queries, self.load)
+        self.turns = [
+            Turn(branch.sequence, successors=drafting.successors(branch, first=allowance.depth > 0))
+            for branch, allowance in zip(branches, self._allowed, strict=True)
+        ]
+        self._parts = [_Part(*of) for of in zip(branches, self.turns, self.queries, strict=True)]
 
     def draft(self, turns: Sequence[Turn]) -> list[Draft]:
         """One draft per turn of ``self.turns``, as ``play_round`` wants it."""

@@ -102,9 +102,11 @@ class Drafting:
                 raise InvalidParameter("drafter", f"{name!r} is not loaded; choose from {known}")
         return drafter, names
 
-    def successors(self, branch: Branch) -> int:
-        """How many of the target's best tokens per row the sequence's drafters want to learn from."""
-        wanted = [getattr(self.drafters[name], "successors", 0) for name in branch.drafters]
+    def successors(self, branch: Branch, first: bool) -> int:
+        """How many of the target's best tokens per row the sequence's drafters want to learn from; the ``first`` of
+        them only if it is asked: who rests, or has no chance beside a busy batch, need not be taught meanwhile."""
+        names = branch.drafters if first else branch.drafters[1:]
+        wanted = [getattr(self.drafters[name], "successors", 0) for name in names]
         return max((w for w in wanted if type(w) is int and 0 < w <= MOST_SUCCESSORS), default=0)
 
     def says(self, name: str, trait: str) -> bool:
