@@ -190,9 +190,9 @@ def test_a_slow_hour_changes_no_decision() -> None:
             controller.observe(outcomes, cost)
         return controller.allow([ask("model", dear=True)], load())[0].depth
 
-    for then, now in ((1.0, 1.0), (3.0, 1.0), (1.0, 3.0)):
+    for then, now in ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0)):
         assert depth(then, now, 0.5) > 0
-        assert depth(then, now, 1.3) == 0
+        assert depth(then, now, 1.6) == 0
 
 
 def test_a_long_way_to_catch_up_must_pay_too() -> None:

@@ -34,6 +34,10 @@ from headstart.decode.draft import EMPTY, ROOT, Draft
 from headstart.errors import InvalidParameter
 
 MOST_DEPTH, MOST_NODES = 16, 16
+PLAIN_EVERY = 24
+"""Rounds with drafts in a row, beside as many sequences, after which one is played without: what plain decoding costs
+must be known to be compared with."""
+
 DEAR = 0.05
 """A drafter that takes this share of a plain step per token is asked for no more than is expected to pay."""
 
@@ -66,8 +70,13 @@ class AdaptiveDepth:
         self.patience = Patience()
         self.most_depth, self.most_nodes = most_depth, most_nodes
         self.tree = tree
+        self._expected: dict[int, float] = {}
+        """Tokens expected of the draft that goes on in this round, by sequence."""
+        self._in_a_row: Counter[int] = Counter()
+        """Rounds with drafts since the last without, by sequences."""
         self._hopeful: dict[str, bool] = {}
         """Whether each drafter could pay in this round if all went well."""
+        self._plain_round = False
         self._unknown: set[str] = set()
         """Drafters of unknown price that somebody tries in this round."""
         self.skips: Counter[str] = Counter()
@@ -79,6 +88,7 @@ class AdaptiveDepth:
         self._hopeful.clear()
         self._unknown.clear()
         self.value.gain = self.gains.mean(query.sequence_id for query in queries)
+        self._plain_round = self._in_a_row[load.sequences] >= PLAIN_EVERY and all(q.asked is None for q in queries)
         return [self._allow(query, (), load) for query in queries]
 
     def allow_next(
@@ -112,6 +122,9 @@ class AdaptiveDepth:
             if i in chosen:
                 whole = proposal.draft
                 out[i] = whole if not proposal.free else whole.subset(sorted(keep[i])) if keep[i] else EMPTY
+                if proposal.free and keep[i]:
+                    paths, share = self.value.paths(proposal), self.value.kept(kind(proposal.query))
+                    self._expected[proposal.query.sequence_id] = sum(paths[node] for node in keep[i]) / share
             if proposal.free and proposal.asked:
                 self._learn_worth(proposal, keep[i] if i in chosen or i not in stakes else stakes[i].nodes, load)
         for mine in by_sequence.values():
@@ -132,12 +145,18 @@ class AdaptiveDepth:
                 if step is None:
                     break
                 node = step
+            expected = self._expected.pop(outcome.sequence_id, None) if outcome.emitted else None
+            if expected is not None and len(draft) and not outcome.ended:
+                self.value.learn_kept(kind(outcome), len(outcome.path), expected)
             if outcome.ended:
                 for memory in (self.acceptance, self.patience, self.prices, self.gains):
                     memory.forget(outcome.sequence_id)
         pace = self.value.curve.scale
         if not cost.prefill:
-            pace *= cost.forward_seconds / self.value.curve.predict(cost.rows, cost.keys)
+            sequences = cost.rows - cost.draft_rows
+            self._in_a_row[sequences] = self._in_a_row[sequences] + 1 if cost.draft_rows else 0
+            usual = self.value.curve.predict(cost.rows, cost.keys, drafted=cost.draft_rows > 0)
+            pace *= cost.forward_seconds / usual
             rest = cost.total_seconds - cost.forward_seconds - sum(cost.draft_seconds.values())
             self.value.learn(cost.rows, cost.keys, cost.forward_seconds, rest, drafted=cost.draft_rows > 0)
             rows = cost.rows - cost.draft_rows
@@ -159,7 +178,10 @@ class AdaptiveDepth:
         if query.asked is not None:
             depth = 0 if spoken else min(query.asked, query.room)
             return Allowance(depth, depth)
-        if query.room == 0:
+        if self._plain_round:
+            self.why[query.sequence_id] = "resting"
+            depth = 0
+        elif query.room == 0:
             if query.drafts:
                 self.why[query.sequence_id] = "output nearly finished"
         elif self.patience.rests(query.sequence_id, query.drafter):

@@ -7,7 +7,7 @@ passes a function.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from statistics import mean, median
 from typing import Any
@@ -21,6 +21,9 @@ SHORT, LONG = 64, 768
 REPEATS = (3, 15)
 """Fewest and most times the grid is measured."""
 
+STEADY = 1.2
+"""Median over smallest time, on average over the grid, beyond which something else was at work."""
+
 IN_A_ROW = 3
 ENOUGH = 2.5
 """Seconds of measuring after which the fewest repeats will do."""
@@ -28,7 +31,7 @@ ENOUGH = 2.5
 DRIFT = 0.05
 """Weight of the newest observation in the running corrections."""
 
-BEND = 0.01
+BEND = 0.02
 """The same for single row counts: slower, so that a machine that changes its pace is not taken for another shape."""
 
 MOST_BENT = 2.0
@@ -47,32 +50,34 @@ class CostCurve:
             raise ValueError(f"{len(seconds)} times for {len(GRID)} row counts")
         self.seconds = _non_decreasing(seconds)
         self.per_key = max(0.0, per_key)
+        self.steady = True
+        """Whether nothing else seemed to be at work while it was measured."""
         self.scale = 1.0
         """Running ratio of observed to predicted time: the machine as it is now."""
-        self._bent = [1.0] * len(GRID)
-        """The same by row count, beyond ``scale``: when neighbours take arithmetic away, many rows suffer more than
-        one."""
-        self._now = list(self.seconds)
+        self._bent = {kind: [1.0] * len(GRID) for kind in (False, True)}
+        """The same by row count, beyond ``scale``, of calls without and with drafts in them: when neighbours take
+        arithmetic away, many rows suffer more than one, and drafting leaves other things in the caches."""
+        self._now = {kind: list(self.seconds) for kind in (False, True)}
         """Seconds of the grid as they have bent, still never falling."""
 
-    def predict(self, rows: int, keys: int) -> float:
-        """Seconds of a call with ``rows`` rows that attend to ``keys`` keys in all."""
-        return self.scale * (self._rows(rows) + self.per_key * keys)
+    def predict(self, rows: int, keys: int, *, drafted: bool = False) -> float:
+        """Seconds of a call with ``rows`` rows that attend to ``keys`` keys in all; whether drafts are among them."""
+        return self.scale * (self._rows(rows, drafted) + self.per_key * keys)
 
-    def observe(self, rows: int, keys: int, seconds: float) -> None:
+    def observe(self, rows: int, keys: int, seconds: float, *, drafted: bool = False) -> None:
         """Correct the curve by one measured call. Outliers, such as a paused machine, count for little."""
-        ratio = min(max(seconds / self.predict(rows, keys), 0.5), 2.0)
+        ratio = min(max(seconds / self.predict(rows, keys, drafted=drafted), 0.5), 2.0)
         self.scale *= 1.0 + DRIFT * (ratio - 1.0)
         at, share = _between(rows)
+        all_bent = self._bent[drafted]
         for i, weight in ((at, 1.0 - share), (at + 1, share)):
-            bent = self._bent[i] * (1.0 + BEND * min(max(weight, 0.0), 1.0) * (ratio - 1.0))
-            self._bent[i] = min(max(bent, 1.0 / MOST_BENT), MOST_BENT)
-        most = accumulate((time * bent for time, bent in zip(self.seconds, self._bent, strict=True)), max)
-        self._now = list(most)
+            bent = all_bent[i] * (1.0 + BEND * min(max(weight, 0.0), 1.0) * (ratio - 1.0))
+            all_bent[i] = min(max(bent, 1.0 / MOST_BENT), MOST_BENT)
+        self._now[drafted] = list(accumulate((t * b for t, b in zip(self.seconds, all_bent, strict=True)), max))
 
-    def _rows(self, rows: int) -> float:
+    def _rows(self, rows: int, drafted: bool) -> float:
         at, share = _between(rows)
-        low, high = self._now[at], self._now[at + 1]
+        low, high = self._now[drafted][at], self._now[drafted][at + 1]
         return low + (high - low) * max(share, 0.0)
 
     def as_dict(self) -> dict[str, Any]:
@@ -102,6 +107,10 @@ def _non_decreasing(times: Sequence[float]) -> list[float]:
     return [mean(pool) for pool in pools for _ in pool]
 
 
+def _steady(times: Mapping[int, Sequence[float]]) -> bool:
+    return mean(median(of) / min(of) for of in times.values()) < STEADY
+
+
 def calibrate(measure: Callable[[int, int], float], longest: int) -> CostCurve:
     """A curve from ``measure(rows, context) -> seconds``; ``longest`` bounds rows plus context.
 
@@ -122,7 +131,7 @@ def calibrate(measure: Callable[[int, int], float], longest: int) -> CostCurve:
 
     longer: list[float] = []  # what a longer context adds, each beside its short one: machines drift meanwhile
     for done in range(REPEATS[1]):
-        if done >= REPEATS[0] and spent > ENOUGH:
+        if done >= REPEATS[0] and spent > ENOUGH and _steady(times):
             break
         for rows in grid:
             times[rows].append(settled(rows, SHORT))
@@ -133,4 +142,6 @@ def calibrate(measure: Callable[[int, int], float], longest: int) -> CostCurve:
         step = seconds[-1] - seconds[-2] if len(seconds) > 1 else 0.0
         seconds.append(seconds[-1] + step)
     per_key = median(longer) / (many * (LONG - SHORT)) if longer else 0.0
-    return CostCurve(seconds, per_key)
+    curve = CostCurve(seconds, per_key)
+    curve.steady = _steady(times)
+    return curve

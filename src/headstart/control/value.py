@@ -28,6 +28,14 @@ HOPE = 0.9
 HOPED = (1, 2, 4, 8, 16)
 """Rows for which it is tried whether such drafts would pay."""
 
+PROMISES = 50.0
+"""Tokens promised that are remembered of each drafter; older ones fade."""
+
+BELIEF = 20.0
+"""Tokens promised and kept that a drafter starts with."""
+
+LEAST_KEPT = 0.3
+
 NOBODY = -1
 """A sequence of which nothing is known."""
 
@@ -64,27 +72,42 @@ class Value:
         """What a round takes beyond that where something was: more rows to judge, rows to move."""
         self.gain = 1.0
         """How much faster than plain decoding the round's sequences have been going."""
+        self._promises: dict[str, list[float]] = {}
+        """Tokens accepted of each drafter's drafts, and tokens expected of them."""
         self._plain: tuple[Load, float] | None = None
         """The last answer of ``plain``, which is asked for often in a round."""
 
     def learn(self, rows: int, keys: int, forward_seconds: float, rest_seconds: float, *, drafted: bool) -> None:
         """One round's seconds, without prompts in it."""
         self._plain = None
-        self.curve.observe(rows, keys, forward_seconds)
+        self.curve.observe(rows, keys, forward_seconds, drafted=drafted)
         if drafted:
             self.more += SMOOTHING * (max(0.0, rest_seconds - self.rest) - self.more)
         else:
             self.rest += SMOOTHING * (rest_seconds - self.rest)
 
-    def seconds(self, rows: int, keys: int) -> float:
-        """Of a round without drafting."""
-        return self.curve.predict(rows, keys) + self.rest
+    def kept(self, drafter: str) -> float:
+        """Share of what was expected of the drafter's drafts that was accepted, 1 at most. It is below 1 because nodes
+        are chosen: of many estimates, the best are those that flatter."""
+        accepted, expected = self._promises.get(drafter, (BELIEF, BELIEF))
+        return min(max(accepted / expected, LEAST_KEPT), 1.0)
+
+    def learn_kept(self, drafter: str, accepted: int, expected: float) -> None:
+        """So many tokens of a draft were accepted; ``expected`` were, before ``kept`` took its share."""
+        counts = self._promises.setdefault(drafter, [BELIEF, BELIEF])
+        fade = max(0.0, 1.0 - expected / PROMISES)
+        counts[:] = [fade * counts[0] + accepted, fade * counts[1] + expected]
+
+    def seconds(self, rows: int, keys: int, *, drafted: bool = False) -> float:
+        """Of a round but for drafting; whether drafts are verified in it."""
+        seconds = self.curve.predict(rows, keys, drafted=drafted) + self.rest
+        return seconds + self.more if drafted else seconds
 
     def least(self, load: Load) -> float:
         """How likely a token must be to be worth a row beside this load, with room for misjudging it."""
         context = load.keys // max(1, load.rows)
-        rows = self.decoding(load, load.rows + LOOK, load.keys + LOOK * context) - self.plain(load) - self.more
-        return min(1.0, CAUTION * rows / LOOK * load.sequences / self.plain(load))
+        some, many = (self.decoding(load, load.rows + more, load.keys + more * context) for more in (1, 1 + LOOK))
+        return min(1.0, CAUTION * (many - some) / LOOK * load.sequences / self.plain(load))
 
     def decoding(self, load: Load, rows: int, keys: int) -> float:
         """Seconds that decoding takes of a round of ``rows`` rows: all but what prompts would take anyway, which must
@@ -92,8 +115,7 @@ class Value:
         prompts = self.seconds(load.rows, load.keys) - self.seconds(
             load.rows - load.prompt_rows, load.keys - load.prompt_keys
         )
-        drafting = self.more if rows > load.rows else 0.0
-        return self.seconds(rows, keys) - prompts + drafting
+        return self.seconds(rows, keys, drafted=rows > load.rows) - prompts
 
     def plain(self, load: Load) -> float:
         """Seconds of decoding if nobody drafts."""
@@ -114,7 +136,8 @@ class Value:
             )
             for i, depth in enumerate(draft.depths())
         ]
-        return path_probabilities(draft, conditional)
+        kept = self.kept(kind(query))
+        return [kept * path for path in path_probabilities(draft, conditional)]
 
     def going(self, load: Load) -> float:
         """Tokens per second that time spent otherwise would bring."""
@@ -168,7 +191,7 @@ class Value:
         best = max(self.paths(proposal))
 
         def pays(rows: int, keys: int, context: int) -> bool:
-            return (1.0 + best) / self.seconds(rows + 1, keys + context) > 1.0 / self.seconds(rows, keys)
+            return (1.0 + best) / self.seconds(rows + 1, keys + context, drafted=True) > 1.0 / self.seconds(rows, keys)
 
         context = proposal.query.context
         if not alone and pays(1, context, context):

@@ -35,6 +35,9 @@ def cost_curve(target: Target) -> CostCurve:
     except (OSError, ValueError, KeyError, TypeError):
         pass
     curve = measure_curve(target)
+    if not curve.steady:
+        log.info("the machine was busy while the cost curve was measured; it is used, and measured again next time")
+        return curve
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=".curve-", dir=path.parent)
