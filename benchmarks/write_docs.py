@@ -49,14 +49,20 @@ def main() -> None:
 
 def document(results: Sequence[Mapping[str, Any]]) -> str:
     """The whole document: runs beside peers first, then the parts."""
-    titles = {"peers": "## Beside its peers", "goodput": "## Servers under load", "micro": "## The parts"}
+    titles = {"goodput": "## Servers under load", "micro": "## The parts"}
     writers = {"peers": tables.everything, "goodput": goodput.tables, "micro": micro_tables.everything}
     parts = [HEAD] if results else [HEAD, "No result is kept here yet.\n"]
-    for kind, title in titles.items():
+    for kind, write in writers.items():
         for result in results:
             if result["kind"] == kind:
-                parts.append(f"{title}\n\n{writers[kind](result)}")
+                parts.append(f"{titles.get(kind) or beside(result)}\n\n{write(result)}")
     return "\n".join(parts)
+
+
+def beside(result: Mapping[str, Any]) -> str:
+    """The title of a run of ways."""
+    alone = all(way["name"].startswith("headstart ") for way in result["ways"])
+    return "## headstart alone" if alone else "## Beside its peers"
 
 
 if __name__ == "__main__":
