@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from tests import tiny
 
+from headstart.control import cost
 from headstart.control.acceptance import Acceptance
-from headstart.control.adaptive import AdaptiveDepth
+from headstart.control.adaptive import PLAIN_EVERY, AdaptiveDepth
 from headstart.control.cost import GRID, CostCurve, calibrate
 from headstart.control.depth import DepthQuery, Load, Outcome, Proposal, RoundCost, path_probabilities
 from headstart.control.value import MARGIN
@@ -224,12 +226,16 @@ def test_calibration_reads_a_made_up_machine() -> None:
     assert short.predict(64, 0) > short.predict(4, 0)
 
 
-def test_the_real_curve_is_measured_once(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_curve_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     target = tiny.target()
+    monkeypatch.setattr(cost, "STEADY", 0.0)
+    busy = cost_curve(target)
+    assert not list(tmp_path.rglob("*.json"))  # measured beside other work: used, not kept
+    monkeypatch.setattr(cost, "STEADY", float("inf"))
     first, second = cost_curve(target), cost_curve(target)
     assert first.seconds == second.seconds
-    assert all(s > 0 for s in first.seconds)
+    assert all(s > 0 for curve in (busy, first) for s in curve.seconds)
     assert target.pool.used == 0
 
 
@@ -252,3 +258,41 @@ def test_text_does_not_depend_on_depth_decisions(dtype: str, temperature: float)
                 assert [o.token_ids for o in got] == [o.token_ids for o in truth]
                 if drafter.name == "oracle" and curve.seconds[0] == curve.seconds[-1]:
                     assert engine.record.accepted  # how many is a matter of this machine's times
+
+
+def play(controller: AdaptiveDepth, draft: Draft, accepted: int, sequence_id: int = 0) -> tuple[int, int]:
+    """One round of one sequence; the depth that was allowed, and the nodes that went on."""
+    asked = query(sequence_id)
+    allowed = controller.allow([asked], load())[0].depth
+    said = draft if allowed else EMPTY
+    kept_ = controller.trim([Proposal(asked, said, True, bool(allowed))], load())[0]
+    path = tuple(range(min(accepted, len(kept_))))
+    outcome = Outcome(sequence_id, "some", kept_, path, emitted=1 + len(path))
+    cost_ = RoundCost(1 + len(kept_), 100, 0.010, 0.010, draft_rows=len(kept_), asks={"some": 1})
+    controller.observe([outcome], cost_)
+    return allowed, len(kept_)
+
+
+def test_what_was_promised_and_not_kept_discounts_later_promises() -> None:
+    controller = AdaptiveDepth(free())
+    assert controller.value.kept("some") == 1.0
+    for _ in range(100):
+        controller.value.learn_kept("some", 1, 2.0)
+        controller.value.learn_kept("other", 4, 2.0)
+    assert controller.value.kept("some") == pytest.approx(0.5, rel=0.05)
+    assert controller.value.kept("other") == 1.0  # no more than the estimates themselves
+    proposal = Proposal(query(), chain(0.8, 0.8), True, True)
+    assert controller.value.paths(proposal)[0] == pytest.approx(0.4, rel=0.05)
+    told = AdaptiveDepth(free())
+    for i in range(60):  # every sequence is new, so that none of them has a bad name yet
+        play(told, chain(0.9, 0.9), i % 2, sequence_id=i)
+    assert 0.3 <= told.value.kept("some") < 0.9
+
+
+def test_where_every_round_drafts_one_is_played_without_now_and_then() -> None:
+    controller = AdaptiveDepth(free())
+    depths = [play(controller, chain(0.9, 0.9, 0.9), 3)[0] for _ in range(3 * (PLAIN_EVERY + 1))]
+    assert depths.count(0) == 3
+    assert depths[PLAIN_EVERY] == 0
+    controller.allow([query(0)], load(2))
+    assert controller.allow([query(0), query(1)], load(2))[0].depth > 0  # counted for as many sequences

@@ -202,10 +202,12 @@ class AdaptiveDepth:
         """The depth that is expected to pay, 0 if none; now and then a probe, at a bounded cost."""
         price = self.prices.token(query.drafter)
         most = min(depth, DEFAULT_DEPTH) if query.dear else depth
-        if price is None:  # one sequence at a time finds out
-            first = query.drafter not in self._unknown
+        if price is None:
+            if query.dear and query.drafter in self._unknown:  # one sequence at a time finds out
+                self.why[query.sequence_id] = "resting"
+                return 0
             self._unknown.add(query.drafter)
-            return most if first else 0
+            return most
         plain = self.value.plain(load)
         cheap = price < DEAR * plain
         if not self._could_pay(query, 0.0 if cheap else price, load):

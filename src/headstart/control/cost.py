@@ -25,8 +25,8 @@ STEADY = 1.2
 """Median over smallest time, on average over the grid, beyond which something else was at work."""
 
 IN_A_ROW = 3
-ENOUGH = 2.5
-"""Seconds of measuring after which the fewest repeats will do."""
+ENOUGH, MOST = 2.5, 7.5
+"""Seconds of measuring after which the fewest repeats will do, and after which there are no more however unsteady."""
 
 DRIFT = 0.05
 """Weight of the newest observation in the running corrections."""
@@ -131,7 +131,7 @@ def calibrate(measure: Callable[[int, int], float], longest: int) -> CostCurve:
 
     longer: list[float] = []  # what a longer context adds, each beside its short one: machines drift meanwhile
     for done in range(REPEATS[1]):
-        if done >= REPEATS[0] and spent > ENOUGH and _steady(times):
+        if done >= REPEATS[0] and (spent > MOST or (spent > ENOUGH and _steady(times))):
             break
         for rows in grid:
             times[rows].append(settled(rows, SHORT))
