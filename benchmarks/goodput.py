@@ -33,7 +33,7 @@ from benchmarks import files, prompts
 from benchmarks.machine import machine
 from benchmarks.markdown import number, table
 from benchmarks.peers.models import find_models
-from benchmarks.peers.place import environment, missing_environment
+from benchmarks.peers.place import environment_python, missing_environment
 from headstart.cli.files import check_writable
 from headstart.errors import UserError
 
@@ -177,8 +177,17 @@ def commands(names: Sequence[str], model: str, dtype: str) -> dict[str, tuple[li
             missing = missing_environment("vllm")
             if missing is not None:
                 raise UserError(f"vllm: {missing}")
-            command = [str(environment("vllm") / "bin" / "vllm"), "serve", folder, "--port", str(port)]
-            command += ["--dtype", dtype, "--max-model-len", "4096", "--served-model-name", "model"]
+            command = [str(environment_python("vllm")), "-m", "vllm.entrypoints.openai.api_server", "--model", folder]
+            command += [
+                "--port",
+                str(port),
+                "--dtype",
+                dtype,
+                "--max-model-len",
+                "4096",
+                "--served-model-name",
+                "model",
+            ]
             called = "model"
         else:
             raise UserError(
