@@ -248,6 +248,7 @@ def main() -> int:
     options = parser.parse_args()
     servers: list[Served] = []
     about = machine()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # an end from outside is an interruption too
     try:
         check_writable(options.json, force=False)
         if not options.prompts.is_file():
@@ -260,6 +261,9 @@ def main() -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted; the servers are ended and nothing is written", file=sys.stderr)
+        return 130
     finally:
         for server in servers:
             server.close()
