@@ -44,6 +44,9 @@ MAX_TOKENS = 64
 START_TIMEOUT, REQUEST_TIMEOUT = 600.0, 600.0
 FIRST_TOKEN, LATER_TOKEN = 3.0, 0.1
 """Seconds that a first token, and on average each later one, may take to count as good."""
+ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_PLUGINS": "", "VLLM_NO_USAGE_STATS": "1"}
+"""A KV cache that fits beside the other servers, and none of vLLM's plugins, as in ``benchmarks.peers.vllm``."""
+
 OURS = "headstart"
 SERVERS = (OURS, f"{OURS} plain", "vllm", "transformers")
 
@@ -74,7 +77,13 @@ class Served:
         began = time.monotonic()
         with log.open("wb") as out:
             self._process = subprocess.Popen(
-                list(command), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+                list(command),
+                cwd=ROOT,
+                env={**os.environ, **ENVIRONMENT},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
             )
         while True:
             if self._process.poll() is not None:
