@@ -115,18 +115,23 @@ class AdaptiveDepth:
                 nodes.append((-probability, i, node))
         nodes.sort()
         keep: list[list[int]] = [[] for _ in proposals]
-        for _, i, node in nodes[: self.value.best_prefix(nodes, proposals, rows, keys, load)]:
+        tokens = [0.0] * len(proposals)
+        for negative, i, node in nodes[: self.value.best_prefix(nodes, proposals, rows, keys, load)]:
             keep[i].append(node)
+            tokens[i] -= negative
         out = [EMPTY] * len(proposals)
         for i, proposal in enumerate(proposals):
             if i in chosen:
                 whole = proposal.draft
                 out[i] = whole if not proposal.free else whole.subset(sorted(keep[i])) if keep[i] else EMPTY
-                if proposal.free and keep[i]:
-                    paths, share = self.value.paths(proposal), self.value.kept(kind(proposal.query))
-                    self._expected[proposal.query.sequence_id] = sum(paths[node] for node in keep[i]) / share
+                if keep[i]:
+                    share = self.value.kept(kind(proposal.query))
+                    self._expected[proposal.query.sequence_id] = tokens[i] / share
             if proposal.free and proposal.asked:
-                self._learn_worth(proposal, keep[i] if i in chosen or i not in stakes else stakes[i].nodes, load)
+                if i in stakes and i not in chosen:
+                    self._learn_worth(proposal.query, stakes[i].tokens, len(stakes[i].nodes), load)
+                else:
+                    self._learn_worth(proposal.query, tokens[i], len(keep[i]), load)
         for mine in by_sequence.values():
             if not any(len(out[i]) for i in mine):
                 self._count_skip([proposals[i] for i in mine], alone=len(by_sequence) == 1)
@@ -153,13 +158,11 @@ class AdaptiveDepth:
                     memory.forget(outcome.sequence_id)
         pace = self.value.curve.scale
         if not cost.prefill:
-            sequences = cost.rows - cost.draft_rows
-            self._in_a_row[sequences] = self._in_a_row[sequences] + 1 if cost.draft_rows else 0
-            usual = self.value.curve.predict(cost.rows, cost.keys, drafted=cost.draft_rows > 0)
-            pace *= cost.forward_seconds / usual
+            drafted, rows = cost.draft_rows > 0, cost.rows - cost.draft_rows
+            self._in_a_row[rows] = self._in_a_row[rows] + 1 if drafted else 0
+            pace *= cost.forward_seconds / self.value.curve.predict(cost.rows, cost.keys, drafted=drafted)
             rest = cost.total_seconds - cost.forward_seconds - sum(cost.draft_seconds.values())
-            self.value.learn(cost.rows, cost.keys, cost.forward_seconds, rest, drafted=cost.draft_rows > 0)
-            rows = cost.rows - cost.draft_rows
+            self.value.learn(cost.rows, cost.keys, cost.forward_seconds, rest, drafted=drafted)
             plain = cost.total_seconds / self.value.seconds(rows, cost.keys * rows // cost.rows)
             for outcome in outcomes:
                 if outcome.emitted and not outcome.ended:
@@ -268,12 +271,9 @@ class AdaptiveDepth:
             stakes[i] = self.value.stake(proposals[i], load)
         return max(spoken, key=lambda i: stakes[i].net)
 
-    def _learn_worth(self, proposal: Proposal, kept: Sequence[int], load: Load) -> None:
-        """Asking brought the nodes ``kept``, and cost time."""
-        query = proposal.query
-        paths = self.value.paths(proposal)
-        tokens, spent = sum(paths[i] for i in kept), self.prices.ask(query.drafter)
-        worth = self.value.net(query, tokens, len(kept), load, spent)
+    def _learn_worth(self, query: DepthQuery, tokens: float, rows: int, load: Load) -> None:
+        """Asking brought ``rows`` nodes that promise so many tokens, and cost time."""
+        worth = self.value.net(query, tokens, rows, load, self.prices.ask(query.drafter))
         self.patience.learn(query.sequence_id, query.drafter, worth)
 
     def _count_skip(self, proposals: Sequence[Proposal], *, alone: bool) -> None:

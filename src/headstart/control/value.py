@@ -48,10 +48,11 @@ Node = tuple[float, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Stake:
-    """What a draft promises if it were the round's only one: the nodes worth a row, and ``net``, the tokens gained less
-    those that the time of the rows would bring otherwise."""
+    """What a draft promises if it were the round's only one: the nodes worth a row, their tokens, and ``net``, the
+    tokens less those that the time of the rows would bring otherwise."""
 
     nodes: list[int]
+    tokens: float
     net: float
 
 
@@ -180,7 +181,8 @@ class Value:
         paths = self.paths(proposal)
         nodes = sorted((-probability, 0, node) for node, probability in enumerate(paths))
         kept = [node for _, _, node in nodes[: self.best_prefix(nodes, [proposal], load.rows, load.keys, load)]]
-        return Stake(kept, self.net(proposal.query, sum(paths[node] for node in kept), len(kept), load))
+        tokens = sum(paths[node] for node in kept)
+        return Stake(kept, tokens, self.net(proposal.query, tokens, len(kept), load))
 
     def net(self, query: DepthQuery, tokens: float, rows: int, load: Load, spent: float = 0.0) -> float:
         """``tokens`` expected of ``rows`` rows, less what their time and ``spent`` seconds would bring otherwise."""
