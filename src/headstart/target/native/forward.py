@@ -211,11 +211,10 @@ class NativeForward:
         linear = _Linear(n=n + fill, k=k)
         if weights == "int4":
             linear.panels, linear.kind = self._pointer(pack4(*quantise4(weight))), INT4
-        elif weights == "int8":
-            weight, scale = quantise(weight)
-            linear.panels, linear.kind = self._pointer(pack(weight)), KINDS[weight.dtype]
-            linear.scale = self._pointer(torch.cat([scale, scale.new_zeros(fill)]))
         else:
+            if weights == "int8":
+                weight, scale = quantise(weight)
+                linear.scale = self._pointer(torch.cat([scale, scale.new_zeros(fill)]))
             linear.panels, linear.kind = self._pointer(pack(weight)), KINDS[weight.dtype]
         if bias is not None:
             linear.bias = self._pointer(torch.cat([bias.detach().float(), torch.zeros(fill)]))
