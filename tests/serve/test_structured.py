@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
@@ -11,7 +10,6 @@ import pytest
 from tests import spoken
 from tests.serve.harness import Running, chat, completion, events, problem, running
 
-from headstart.control.depth import FixedDepth
 from headstart.draft.ngram import NgramDrafter
 from headstart.engine import grammar
 from headstart.engine.engine import Engine
@@ -29,15 +27,6 @@ SCHEMA: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def target() -> Target:
     return spoken.target()
-
-
-@pytest.fixture(scope="module")
-def up(target: Target) -> Iterator[Running]:
-    with (
-        Engine(target, [NgramDrafter()], controller=FixedDepth(4), max_sequences=8) as made,
-        running(made) as server,
-    ):
-        yield server
 
 
 @pytest.mark.parametrize("form", [{"json": SCHEMA}, {"json": json.dumps(SCHEMA)}, {"json_object": True}])

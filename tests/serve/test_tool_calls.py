@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
@@ -12,8 +11,6 @@ from tests import spoken
 from tests.cli.tiny import CHAT as PLAIN_TEMPLATE
 from tests.serve.harness import Running, chat, events, problem, running
 
-from headstart.control.depth import FixedDepth
-from headstart.draft.ngram import NgramDrafter
 from headstart.engine.engine import Engine
 from headstart.target.model import Target
 
@@ -33,15 +30,6 @@ SAID = 'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "red
 @pytest.fixture(scope="module")
 def target() -> Target:
     return spoken.target()
-
-
-@pytest.fixture(scope="module")
-def up(target: Target) -> Iterator[Running]:
-    with (
-        Engine(target, [NgramDrafter()], controller=FixedDepth(4), max_sequences=8) as made,
-        running(made) as server,
-    ):
-        yield server
 
 
 def forced(text: str) -> dict[str, Any]:
