@@ -68,24 +68,20 @@ INLINE void add(const char *lines, int64_t line_bytes, int kind, const float *x,
     else add_lines_f32(lines, line_bytes, x, x_step, count, sums, half, fresh, next, rows);
 }
 
-#define BYTES_CASE(N) case N: PANEL_OF(panel, x, from, columns, sums, half, next, N); break;
+#define BYTES_CASE(OF, N) case N: OF(panel, x, from, columns, sums, half, next, N); break;
 #if MOST_ROWS_INT8 > 2
-#define BYTES_CASES BYTES_CASE(1) BYTES_CASE(2) BYTES_CASE(3) BYTES_CASE(4) BYTES_CASE(5) BYTES_CASE(6)
+#define BYTES_CASES(OF)                                                                                              \
+    BYTES_CASE(OF, 1) BYTES_CASE(OF, 2) BYTES_CASE(OF, 3) BYTES_CASE(OF, 4) BYTES_CASE(OF, 5) BYTES_CASE(OF, 6)
 #else
-#define BYTES_CASES BYTES_CASE(1) BYTES_CASE(2)
+#define BYTES_CASES(OF) BYTES_CASE(OF, 1) BYTES_CASE(OF, 2)
 #endif
-static void add_int8(const uint8_t *panel, const quantised *x, int64_t from, int64_t columns, float *sums, int64_t half,
-                     ahead next, int rows) {
-#define PANEL_OF panel_int8
-    switch (rows) { BYTES_CASES }
-#undef PANEL_OF
-}
-static void add_int4(const uint8_t *panel, const quantised *x, int64_t from, int64_t columns, float *sums, int64_t half,
-                     ahead next, int rows) {
-#define PANEL_OF panel_int4
-    switch (rows) { BYTES_CASES }
-#undef PANEL_OF
-}
+#define DEFINE_BYTES(NAME, OF)                                                                                       \
+    static void NAME(const uint8_t *panel, const quantised *x, int64_t from, int64_t columns, float *sums,           \
+                     int64_t half, ahead next, int rows) {                                                           \
+        switch (rows) { BYTES_CASES(OF) }                                                                            \
+    }
+DEFINE_BYTES(add_int8, panel_int8)
+DEFINE_BYTES(add_int4, panel_int4)
 
 #define NEAR 2048 /* bytes */
 
