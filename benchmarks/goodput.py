@@ -31,7 +31,7 @@ import httpx
 
 from benchmarks import files, prompts
 from benchmarks.machine import machine
-from benchmarks.markdown import number, table
+from benchmarks.markdown import measured_on, number, table
 from benchmarks.peers.models import find_models
 from benchmarks.peers.place import environment_python, missing_environment
 from headstart.cli.files import check_writable
@@ -215,9 +215,8 @@ def free_port() -> int:
 
 def tables(result: dict[str, Any]) -> str:
     """The result as markdown."""
-    about = result["machine"]
     head = (
-        f"- Machine: {about['processor']}, {about['cores']} cores; {about['date']}; load before: {about['load']}\n"
+        f"{measured_on(result['machine'])}\n"
         f"- Command: `{result['command']}`\n"
         f"- Good: first token within {FIRST_TOKEN:g} s and {1000 * LATER_TOKEN:g} ms for each later one on average"
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from benchmarks.stats import Speedup
 
@@ -13,6 +14,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table; the first column is text, the others are numbers."""
     lines = [list(head), ["---", *["---:"] * (len(head) - 1)], *[list(row) for row in rows]]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def measured_on(machine: Mapping[str, Any]) -> str:
+    """The line that says where and when, of what ``benchmarks.machine`` tells."""
+    where = f"{machine['processor']}, {machine['cores']} cores"
+    return f"- Machine: {where}; {machine['date']}; load before: {machine['load']}"
 
 
 def number(value: float | None, digits: int = 1) -> str:

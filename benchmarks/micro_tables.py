@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.markdown import number, table
+from benchmarks.markdown import measured_on, number, table
 
 PARTS = ("draft", "forward", "verify", "rest")
 
 
 def everything(result: Mapping[str, Any]) -> str:
     """All sections that were measured."""
-    machine = result["machine"]
     head = (
-        f"- Machine: {machine['processor']}, {machine['cores']} cores; {machine['date']}; load before: "
-        f"{machine['load']}\n- Model: {result['settings']['model']}, {result['settings']['dtype']}\n"
+        f"{measured_on(result['machine'])}\n- Model: {result['settings']['model']}, {result['settings']['dtype']}\n"
         f"- Command: `{result['command']}`"
     )
     return "\n\n".join([head, *(SECTIONS[name](told) for name, told in result["sections"].items())]) + "\n"
