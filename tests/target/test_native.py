@@ -148,12 +148,13 @@ def test_portable_c_computes_the_same(setting: dict[str, str], monkeypatch: pyte
     torch.testing.assert_close(portable, here, rtol=1e-4, atol=1e-4)
 
 
-def test_int4_computes_what_its_weights_say() -> None:
+@pytest.mark.parametrize("held", ["weights", "draft_weights"])
+def test_int4_computes_what_its_weights_say(held: str) -> None:
     """Against transformers' forward with the weights as they come out of 4 bits; one inner size is no whole group."""
     torch.manual_seed(0)
     config = LlamaConfig(**{**tiny.SIZES, "intermediate_size": 112}, head_dim=32)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    target = Target(model, None, name="tiny", kv_tokens=1024, weights="int4")
+    target = Target(model, None, name="tiny", kv_tokens=1024, **{held: "int4"})
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     for name, module in model.named_modules():
@@ -164,7 +165,8 @@ def test_int4_computes_what_its_weights_say() -> None:
     ids = tiny.ids(40, 2)
     with torch.inference_mode():
         expected = model(torch.tensor([ids])).logits[0]
-    got = target.forward([Segment(target.pool.reserve(64), 0, ids)])
+    forward = target.forward if held == "weights" else target.draft
+    got = forward([Segment(target.pool.reserve(64), 0, ids)])
     assert (got - expected).norm() / expected.norm() < 0.05  # 8-bit activations
 
 

@@ -321,7 +321,9 @@ class Target:
         if draft_weights == AUTO:
             draft_weights = "int4" if weights is None else None
         if draft_weights is not None:
-            self._copy = NativeForward(self.model, self.pool, self.max_model_len, weights=draft_weights)
+            self._copy = NativeForward(
+                self.model, self.pool, self.max_model_len, weights=draft_weights, drafts_for=native
+            )
             self.draft_weights = draft_weights
         native.release(self.model)
         return native

@@ -71,33 +71,39 @@ static float soften(float *scores, int64_t rows, int64_t row, int64_t from, int6
     return sum_lanes(sum);
 }
 
-/* Bring the scores of row r, which lie by slot, into logical order. */
-static void order(const together *t, int64_t r, float *scores) {
-    const int64_t total = t->rows * t->group, extras = t->length[r] - t->plain[r];
+/* Slots that are read, in order: whole panels from[i] .. to[i] - 1. The scores of what is read lie without gaps; the
+ * last run reaches to the end, so that a slot in it has its score `skipped` further left. */
+typedef struct {
+    int64_t count, skipped;
+    int64_t *from, *to;
+} runs;
+
+/* Bring query m's scores, which lie by slot, into logical order. */
+static void order(const together *t, int64_t m, int64_t skipped, float *scores) {
+    const int64_t r = m / t->group, total = t->rows * t->group, extras = t->length[r] - t->plain[r];
     if (!extras) return;
     float by_slot[extras];
-    for (int64_t m = r * t->group; m < (r + 1) * t->group; m++) {
-        for (int64_t j = 0; j < extras; j++) by_slot[j] = *element(scores, total, m, slot_of(t, r, t->plain[r] + j));
-        for (int64_t j = 0; j < extras; j++) *element(scores, total, m, t->plain[r] + j) = by_slot[j];
-    }
+    for (int64_t j = 0; j < extras; j++)
+        by_slot[j] = *element(scores, total, m, slot_of(t, r, t->plain[r] + j) - skipped);
+    for (int64_t j = 0; j < extras; j++) *element(scores, total, m, t->plain[r] - skipped + j) = by_slot[j];
 }
 
-/* results[m] += the weighed values of row r's keys from `first` on. */
-static void add_own(const together *t, const cache *c, int64_t r, int64_t first, const float *weights, float *results) {
+/* results[m][column .. column + 31] += the weighed values of row r's keys from `first` on. */
+static void add_own(const together *t, const cache *c, int64_t r, int64_t first, int64_t skipped, int64_t column,
+                    const float *weights, float *results) {
     const int64_t total = t->rows * t->group;
-    for (int64_t m = r * t->group; m < (r + 1) * t->group; m++)
-        for (int64_t column = 0; column < c->dim; column += PANEL) {
-            f16v *one = (f16v *)block(results, total, m, column), *two = (f16v *)block(results, total, m, column + LANES);
-            f16v low = *one, high = *two, a, b;
-            for (int64_t key = first; key < t->length[r]; key++) {
-                load32(c->values + (slot_of(t, r, key) * c->dim + column) * element_bytes(c->kind), c->kind, &a, &b);
-                f16v weight = splat(*element(weights, total, m, key));
-                low = fused(a, weight, low);
-                high = fused(b, weight, high);
-            }
-            *one = low;
-            *two = high;
+    for (int64_t m = r * t->group; m < (r + 1) * t->group; m++) {
+        f16v *one = (f16v *)block(results, total, m, column), *two = (f16v *)block(results, total, m, column + LANES);
+        f16v low = *one, high = *two, a, b;
+        for (int64_t key = first; key < t->length[r]; key++) {
+            load32(c->values + (slot_of(t, r, key) * c->dim + column) * element_bytes(c->kind), c->kind, &a, &b);
+            f16v weight = splat(*element(weights, total, m, key - skipped));
+            low = fused(a, weight, low);
+            high = fused(b, weight, high);
         }
+        *one = low;
+        *two = high;
+    }
 }
 
 /* How many slots attend must score to reach every key of these rows. */
@@ -111,50 +117,128 @@ static int64_t reach(const together *t) {
     return (most + PANEL - 1) / PANEL * PANEL;
 }
 
-/* Floats that attend needs to work in. */
-INLINE int64_t attend_floats(int64_t total, int64_t dim, int64_t most_keys) {
-    return total * (2 * dim + 1 + most_keys + 2 * PANEL);
+INLINE int64_t least(const int64_t *of, int64_t count) {
+    int64_t found = of[0];
+    for (int64_t i = 1; i < count; i++) found = of[i] < found ? of[i] : found;
+    return found;
 }
 
-/* results = softmax(scale * queries @ keys.T) @ values, all blocked over rows * group. A window limits each row to its
- * last keys (0: none). work holds the queries already, [dim] blocked; returns where the results lie in it. */
-static const float *attend(const together *t, const cache *c, float scale, int64_t window, float *work) {
-    const int64_t total = t->rows * t->group, slots = reach(t), bytes = element_bytes(c->kind);
-    const float *queries = work;
-    float *results = work + total * c->dim, *sums = results + total * c->dim, *scores = sums + total;
-    int64_t common = t->plain[0], shortest = t->length[0]; /* keys all rows have in the same slots */
-    for (int64_t r = 1; r < t->rows; r++) {
-        common = t->plain[r] < common ? t->plain[r] : common;
-        shortest = t->length[r] < shortest ? t->length[r] : shortest;
+/* Where attention works: results [dim] and scores [slots read], blocked over rows * group, and a sum for each. */
+typedef struct {
+    float *results, *sums, *scores;
+} room;
+
+INLINE int64_t room_floats(int64_t total, int64_t dim, int64_t most_keys) {
+    return total * (dim + 1 + most_keys + 2 * PANEL);
+}
+
+INLINE room room_in(float *memory, int64_t total, int64_t dim) {
+    return (room){memory, memory + total * dim, memory + total * (dim + 1)};
+}
+
+/* Attention in three steps, each of which `parts` threads may take a part of once all are through with the step before:
+ * results = softmax(scale * queries @ keys.T) @ values over the keys in `read`, which skips none but what all rows have
+ * in common. First: scores, by panels of keys. queries are [dim] blocked over rows * group. */
+static void score(const together *t, const cache *c, const runs *read, const float *queries, const room *at, int part,
+                  int parts) {
+    const int64_t total = t->rows * t->group, bytes = element_bytes(c->kind);
+    int64_t panels = 0, p = 0;
+    for (int64_t i = 0; i < read->count; i++) panels += (read->to[i] - read->from[i]) / PANEL;
+    const int64_t mine = panels * part / parts, end = panels * (part + 1) / parts;
+    for (int64_t i = 0; i < read->count; i++)
+        for (int64_t slot = read->from[i]; slot < read->to[i]; slot += PANEL, p++) {
+            if (p < mine || p >= end) continue;
+            const char *panel = c->keys + slot * c->dim * bytes;
+            const ahead next = {panel + c->dim * PANEL * bytes, PANEL * bytes};
+            for (int64_t m = 0; m < total; m += MOST_ROWS)
+                add(panel, PANEL * bytes, c->kind, queries + m * LANES, total * LANES, c->dim,
+                    block(at->scores, total, m, p * PANEL), total * LANES, 1, next,
+                    total - m < MOST_ROWS ? total - m : MOST_ROWS);
+        }
+}
+
+/* Second: their softmax, by queries. A window limits each row to its last keys (0: none). */
+static void soften_all(const together *t, float scale, int64_t window, const runs *read, const room *at, int part,
+                       int parts) {
+    const int64_t total = t->rows * t->group, skipped = read->skipped;
+    for (int64_t m = part; m < total; m += parts) {
+        const int64_t keys = t->length[m / t->group], length = keys - skipped;
+        const int64_t unseen = window && keys > window ? keys - window : 0;
+        order(t, m, skipped, at->scores);
+        at->sums[m] = soften(at->scores, total, m, unseen > skipped ? unseen - skipped : 0, length,
+                             (length + LANES - 1) / LANES * LANES, scale);
     }
-    /* a window lets leading panels go unread; they must hold something finite all the same */
-    int64_t unread = window && shortest > window ? shortest - window : 0;
-    unread = (unread < common ? unread : common) / PANEL * PANEL;
-    memset(scores, 0, unread * total * sizeof(float));
-    for (int64_t at = unread; at < slots; at += PANEL) {
-        const char *panel = c->keys + at * c->dim * bytes;
-        const ahead next = {panel + c->dim * PANEL * bytes, PANEL * bytes};
-        for (int64_t m = 0; m < total; m += MOST_ROWS)
-            add(panel, PANEL * bytes, c->kind, queries + m * LANES, total * LANES, c->dim, block(scores, total, m, at),
-                total * LANES, 1, next, total - m < MOST_ROWS ? total - m : MOST_ROWS);
+}
+
+/* Third: the weighed values, by columns part * 32, (part + parts) * 32 ... */
+static void weigh(const together *t, const cache *c, const runs *read, const room *at, int part, int parts) {
+    const int64_t total = t->rows * t->group, bytes = element_bytes(c->kind), common = least(t->plain, t->rows);
+    for (int64_t column = part * PANEL; column < c->dim; column += parts * PANEL) {
+        for (int64_t i = 0, key = 0; i < read->count; i++) {
+            const int64_t from = read->from[i], to = read->to[i] < common ? read->to[i] : common;
+            const char *values = c->values + (from * c->dim + column) * bytes;
+            const ahead next = {values + PANEL * c->dim * bytes, c->dim * bytes};
+            for (int64_t m = 0; m < total; m += MOST_ROWS)
+                add(values, c->dim * bytes, c->kind, block(at->scores, total, m, key), total * LANES, to - from,
+                    block(at->results, total, m, column), total * LANES, i == 0, next,
+                    total - m < MOST_ROWS ? total - m : MOST_ROWS);
+            key += to - from;
+        }
+        for (int64_t r = 0; r < t->rows; r++)
+            add_own(t, c, r, common, read->skipped, column, at->scores, at->results);
+        for (int64_t m = 0; m < total; m++) {
+            *(f16v *)block(at->results, total, m, column) /= splat(at->sums[m]);
+            *(f16v *)block(at->results, total, m, column + LANES) /= splat(at->sums[m]);
+        }
     }
-    for (int64_t r = 0; r < t->rows; r++) {
-        int64_t length = t->length[r], from = window && length > window ? length - window : 0;
-        order(t, r, scores);
-        for (int64_t m = r * t->group; m < (r + 1) * t->group; m++)
-            sums[m] = soften(scores, total, m, from, length, (length + LANES - 1) / LANES * LANES, scale);
+}
+
+/* shares[p] = the share of its attention that any of the queries gives to panel p, or a little more; after the second
+ * step, nothing skipped. */
+static void note_shares(const together *t, const room *at, float *shares) {
+    const int64_t total = t->rows * t->group, panels = least(t->plain, t->rows) / PANEL;
+    float parts[total];
+    for (int64_t m = 0; m < total; m++) parts[m] = 1.0f / at->sums[m];
+    for (int64_t p = 0; p < panels; p++) {
+        f16v most = splat(0.0f);
+        for (int64_t m = 0; m < total; m++) {
+            const f16v *low = (const f16v *)block(at->scores, total, m, p * PANEL), *high = low + total;
+            most = larger((*low + *high) * splat(parts[m]), most);
+        }
+        shares[p] = sum_lanes(most);
     }
-    for (int64_t column = 0; column < c->dim; column += PANEL) {
-        const char *values = c->values + (unread * c->dim + column) * bytes;
-        const ahead next = {values + PANEL * c->dim * bytes, c->dim * bytes};
-        for (int64_t m = 0; m < total; m += MOST_ROWS)
-            add(values, c->dim * bytes, c->kind, block(scores, total, m, unread), total * LANES, common - unread,
-                block(results, total, m, column), total * LANES, 1, next, total - m < MOST_ROWS ? total - m : MOST_ROWS);
+}
+
+/* Everything that any of the rows sees; a window lets leading panels go unread. */
+static void read_all(const together *t, int64_t window, runs *read) {
+    const int64_t shortest = least(t->length, t->rows), common = least(t->plain, t->rows);
+    const int64_t unread = window && shortest > window ? shortest - window : 0;
+    read->from[0] = read->skipped = (unread < common ? unread : common) / PANEL * PANEL;
+    read->to[0] = reach(t);
+    read->count = 1;
+}
+
+/* Keys before a row that are read whatever their share was: those of a draft, and of what was drafted and accepted since
+ * the shares were noted. */
+#define RECENT 64
+
+/* As read_all, but without the panels whose share was below `least_share`. */
+static void read_some(const together *t, const float *shares, float least_share, runs *read) {
+    const int64_t recent = (least(t->plain, t->rows) - RECENT) / PANEL;
+    int open = 0;
+    read->count = read->skipped = 0;
+    for (int64_t p = 0; p < recent; p++) {
+        if (shares[p] < least_share) {
+            read->skipped += PANEL;
+            open = 0;
+            continue;
+        }
+        if (!open) read->from[read->count++] = p * PANEL;
+        read->to[read->count - 1] = (p + 1) * PANEL;
+        open = 1;
     }
-    for (int64_t r = 0; r < t->rows; r++) add_own(t, c, r, common, scores, results);
-    for (int64_t m = 0; m < total; m++)
-        for (int64_t i = 0; i < c->dim; i += LANES) *(f16v *)block(results, total, m, i) /= splat(sums[m]);
-    return results;
+    if (!open) read->from[read->count++] = recent > 0 ? recent * PANEL : 0;
+    read->to[read->count - 1] = reach(t);
 }
 
 #endif

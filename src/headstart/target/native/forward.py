@@ -19,55 +19,18 @@ from headstart.decode.segment import Segment
 from headstart.target.kv import KVPool
 from headstart.target.native.build import library
 from headstart.target.native.layout import INT4, KINDS, LANES, PANEL, interleave, pack, pack4, quantise, quantise4
+from headstart.target.native.rows import Rows
+from headstart.target.native.structs import Layer, Linear, Model, Step
 
 ARCHITECTURES = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 
+LEAST_SHARE = 0.002
+"""Share of every query head's attention below which a copy skips a panel of 32 keys (docs/performance.md compares)."""
+
 
 class Unsuitable(Exception):
     """The model does not have the shape the kernels compute; the message says what differs."""
-
-
-class _Linear(ctypes.Structure):
-    _fields_ = (
-        ("panels", ctypes.c_void_p),
-        ("scale", ctypes.c_void_p),
-        ("bias", ctypes.c_void_p),
-        ("n", ctypes.c_int64),
-        ("k", ctypes.c_int64),
-        ("kind", ctypes.c_int64),
-    )
-
-
-class _Layer(ctypes.Structure):
-    _fields_ = (
-        *((name, _Linear) for name in ("qkv", "o", "gate_up", "down")),
-        *((name, ctypes.c_void_p) for name in ("attention_norm", "mlp_norm", "q_norm", "k_norm", "keys", "values")),
-        ("window", ctypes.c_int64),
-    )
-
-
-class _Model(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("layers", "hidden", "heads", "kv_heads", "dim", "inner", "vocab")),
-        ("eps", ctypes.c_float),
-        ("scale", ctypes.c_float),
-        *((name, ctypes.c_int64) for name in ("embed_kind", "kv_kind", "slots")),
-        *((name, ctypes.c_void_p) for name in ("embed", "cosines", "sines", "norm")),
-        ("head", _Linear),
-        ("layer", ctypes.POINTER(_Layer)),
-    )
-
-
-class _Step(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("rows", "wanted", "most_keys")),
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("ids", "positions", "slots", "start", "length", "plain", "extra_at", "extra", "want")
-        ),
-        *((name, ctypes.c_void_p) for name in ("logits", "shared", "private")),
-    )
 
 
 class NativeForward:
@@ -79,12 +42,23 @@ class NativeForward:
         positions: longest context in tokens.
         weights: ``int8`` holds weights in 8 bits with one scale per output, ``int4`` in 4 with a step and a minimum for
             every 32 columns, but the head in 8. This changes the model.
+        drafts_for: the same model over the same pool, which this one drafts for. It skips keys that the other's last
+            rows hardly attended to, and has the logits that matter from the other's head, where that is in floats: its
+            own is then in as few bits as the rest and only finds out which.
 
     Raises:
         Unsuitable: the model has another shape. BuildFailed: there is no library.
     """
 
-    def __init__(self, model: PreTrainedModel, pool: KVPool, positions: int, *, weights: str | None = None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        pool: KVPool,
+        positions: int,
+        *,
+        weights: str | None = None,
+        drafts_for: NativeForward | None = None,
+    ) -> None:
         refuse_unsuitable(model)
         self._library = library()
         for name in ("shared_floats", "private_floats"):
@@ -94,12 +68,17 @@ class NativeForward:
         inside: Any = model.model
         first = inside.layers[0].self_attn
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-        cosines, sines = self._rope(inside, positions)
-        layers = (_Layer * len(inside.layers))()
+        self._tables: tuple[torch.Tensor, torch.Tensor] = (
+            self._rope(inside, positions) if drafts_for is None else drafts_for._tables
+        )
+        cosines, sines = self._tables
+        exact = None if drafts_for is None else drafts_for._exact_head()
+        in_head = "int8" if weights == "int4" and exact is None else weights
+        layers = (Layer * len(inside.layers))()
         for target, source, keys, values in zip(layers, inside.layers, pool.keys, pool.values, strict=True):
             self._fill(target, source, weights)
             target.keys, target.values = keys.data_ptr(), values.data_ptr()
-        self._model = _Model(
+        self._model = Model(
             layers=len(layers),
             hidden=config.hidden_size,
             heads=heads,
@@ -116,31 +95,46 @@ class NativeForward:
             cosines=self._pointer(cosines),
             sines=self._pointer(sines),
             norm=self._pointer(inside.norm.weight.detach().float()),
-            head=self._linear(model.lm_head.weight.detach(), None, "int8" if weights == "int4" else weights),
+            head=self._linear(model.lm_head.weight.detach(), None, in_head),
             layer=layers,
         )
+        if exact is not None:
+            self._model.exact = exact
+        if drafts_for is not None:
+            self._share_attention(drafts_for)
         self._width = int(config.vocab_size)
         self._shared = torch.empty(0)
         self._private = torch.empty(0)
 
+    def _exact_head(self) -> Linear | None:
+        head = self._model.head
+        return head if head.kind in (KINDS[torch.float32], KINDS[torch.bfloat16]) else None
+
+    def _share_attention(self, target: NativeForward) -> None:
+        """Let ``target`` note which keys matter, and this one skip the others."""
+        self.shares = torch.zeros(self._model.layers, self._model.kv_heads, self._model.slots // PANEL)
+        for forward, least in ((target, 0.0), (self, LEAST_SHARE)):
+            forward._model.shares, forward._model.least_share = forward._pointer(self.shares), least
+
     @torch.inference_mode()
     def __call__(self, segments: Sequence[Segment]) -> torch.Tensor:
         """Logits of the wanted rows, float32 ``[wanted, vocab]``; keys and values are written to the pool."""
-        rows = _Rows()
+        rows = Rows()
         for segment in segments:
             rows.add(segment)
         arrays = rows.arrays()
         threads = torch.get_num_threads()
         model = ctypes.byref(self._model)
         count, wanted = len(rows.ids), len(rows.want)
-        shared = self._library.shared_floats(model, ctypes.c_int64(count))
-        private = self._library.private_floats(model, ctypes.c_int64(count), ctypes.c_int64(rows.most_keys))
+        sizes = model, ctypes.c_int64(count), ctypes.c_int64(rows.most_keys)
+        shared = self._library.shared_floats(*sizes, ctypes.c_int64(threads))
+        private = self._library.private_floats(*sizes)
         if self._shared.numel() < shared:
             self._shared = torch.empty(shared)
         if self._private.numel() < private * threads:
             self._private = torch.empty(private * threads)
         logits = torch.empty(wanted, self._model.head.n)
-        step = _Step(
+        step = Step(
             rows=count,
             wanted=wanted,
             most_keys=rows.most_keys,
@@ -188,7 +182,7 @@ class NativeForward:
             if type(module) is torch.nn.Linear:
                 module.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
 
-    def _fill(self, target: _Layer, source: Any, weights: str | None) -> None:
+    def _fill(self, target: Layer, source: Any, weights: str | None) -> None:
         attention, mlp = source.self_attn, source.mlp
         parts = [attention.q_proj, attention.k_proj, attention.v_proj]
         biases = [part.bias for part in parts]
@@ -205,10 +199,10 @@ class NativeForward:
             setattr(target, name, None if norm is None else self._pointer(norm.weight.detach().float()))
         target.window = sliding_window(attention) or 0
 
-    def _linear(self, weight: torch.Tensor, bias: torch.Tensor | None, weights: str | None) -> _Linear:
+    def _linear(self, weight: torch.Tensor, bias: torch.Tensor | None, weights: str | None) -> Linear:
         n, k = weight.shape
         fill = -n % PANEL
-        linear = _Linear(n=n + fill, k=k)
+        linear = Linear(n=n + fill, k=k)
         if weights == "int4":
             linear.panels, linear.kind = self._pointer(pack4(*quantise4(weight))), INT4
         else:
@@ -230,55 +224,6 @@ class NativeForward:
         tensor = tensor.contiguous()
         self._keep.append(tensor)
         return tensor.data_ptr()
-
-
-class _Rows:
-    """Segments as the kernels' rows."""
-
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-        self.positions: list[int] = []
-        self.slots: list[int] = []
-        self.start: list[int] = []
-        self.plain: list[int] = []
-        self.extra: list[int] = []
-        self.extra_at: list[int] = []
-        self.want: list[int] = []
-        self.most_keys = 0
-
-    def add(self, segment: Segment) -> None:
-        first, count, base, start = len(self.ids), len(segment.tokens), segment.base, segment.extent.start
-        self.ids.extend(segment.tokens)
-        self.slots.extend(range(start + base, start + base + count))
-        self.start.extend([start] * count)
-        self.want.extend(range(first + segment.first_logits, first + count))
-        self.most_keys = max(self.most_keys, base + count)
-        if segment.parents is None:
-            self.positions.extend(range(base, base + count))
-            self.plain.extend(range(base + 1, base + count + 1))
-            self.extra_at.extend([0] * count)
-            return
-        for row in range(count):
-            path = segment.path(row)
-            run = sum(1 for i, node in enumerate(path) if node == i)
-            self.positions.append(base + len(path) - 1)
-            self.plain.append(base + run)
-            self.extra_at.append(len(self.extra))
-            self.extra.extend(start + base + node for node in path[run:])
-
-    def arrays(self) -> dict[str, np.ndarray[Any, np.dtype[np.int64]]]:
-        named = {
-            "ids": self.ids,
-            "positions": self.positions,
-            "slots": self.slots,
-            "start": self.start,
-            "length": [p + 1 for p in self.positions],
-            "plain": self.plain,
-            "extra_at": self.extra_at,
-            "extra": self.extra or [0],
-            "want": self.want or [0],
-        }
-        return {name: np.array(values, dtype=np.int64) for name, values in named.items()}
 
 
 def sliding_window(attention: Any) -> int | None:

@@ -12,6 +12,7 @@
 #include <omp.h>
 
 #include "attention.h"
+#include "best.h"
 #include "products.h"
 #include "vector.h"
 
@@ -29,8 +30,10 @@ typedef struct {
     const void *embed; /* [vocab][hidden] */
     const float *cosines, *sines; /* [positions][dim] */
     const float *norm;
-    linear head;
+    linear head, exact; /* exact: as head, in floats; without panels there is none */
     const layer *layer;
+    float *shares;     /* [layers][kv_heads][slots / 32] or NULL: how much attention the panels of keys got */
+    float least_share; /* 0: note the shares; else: read them, and skip panels that got less */
 } model;
 
 /* One step. Row r attends to logical keys 0 .. length[r] - 1. The first plain[r] of them lie in consecutive slots from
@@ -78,16 +81,24 @@ INLINE int64_t most_together(const model *md) {
     return rows > 1 ? rows : 1;
 }
 
-int64_t shared_floats(const model *md, int64_t rows) {
-    return rows * (md->hidden + (2 * md->heads + 2 * md->kv_heads) * md->dim + md->inner);
+/* Keys from which on threads share the heads that are left over when each has taken as many; for fewer it does not pay
+ * to wait for each other. */
+#define SHARED_KEYS 256
+
+static int64_t attend_room(const model *md, int64_t most_keys) {
+    return room_floats(most_together(md) * (md->heads / md->kv_heads), md->dim, most_keys);
+}
+
+int64_t shared_floats(const model *md, int64_t rows, int64_t most_keys, int64_t threads) {
+    return rows * (md->hidden + (2 * md->heads + 2 * md->kv_heads) * md->dim + md->inner) +
+           (threads - 1) * attend_room(md, most_keys);
 }
 
 int64_t private_floats(const model *md, int64_t rows, int64_t most_keys) {
-    int64_t widest = md->heads * md->dim;
+    int64_t widest = md->heads * md->dim, queries = most_together(md) * (md->heads / md->kv_heads) * md->dim;
     widest = md->hidden > widest ? md->hidden : widest;
     widest = md->inner > widest ? md->inner : widest;
-    int64_t attend = attend_floats(most_together(md) * (md->heads / md->kv_heads), md->dim, most_keys);
-    int64_t quantise = quantised_floats(rows, widest, GROUP_INT4);
+    int64_t attend = queries + attend_room(md, most_keys), quantise = quantised_floats(rows, widest, GROUP_INT4);
     return rows * md->hidden + (attend > quantise ? attend : quantise);
 }
 
@@ -117,22 +128,42 @@ static int64_t lots(const model *md, const step *st, int64_t *first) {
     return count;
 }
 
-/* One key head for rows first .. first + count - 1. */
-static void attend_to(const model *md, const layer *ly, const step *st, const float *qkv, float *out, int64_t first,
-                      int64_t count, int64_t head, float *work) {
-    const int64_t rows = st->rows, group = md->heads / md->kv_heads, dim = md->dim;
-    const together t = {count, group, st->start[first], st->length + first, st->plain + first, st->extra_at + first, st->extra};
-    const int64_t bytes = element_bytes(md->kv_kind), at = (head * md->slots + st->start[first]) * dim * bytes;
+/* One key head for rows first .. first + count - 1. With several `parts`, all threads do it together and each passes
+ * the same `memory`; `queries` is a thread's own. */
+static void attend(const model *md, int64_t l, const step *st, const float *qkv, float *out, int64_t first, int64_t count,
+                   int64_t head, float *queries, float *memory, int part, int parts) {
+    const layer *ly = md->layer + l;
+    const int64_t rows = st->rows, group = md->heads / md->kv_heads, dim = md->dim, start = st->start[first];
+    const int64_t total = count * group, bytes = element_bytes(md->kv_kind), at = (head * md->slots + start) * dim * bytes;
+    const together t = {count, group, start, st->length + first, st->plain + first, st->extra_at + first, st->extra};
     const cache c = {(const char *)ly->keys + at, (const char *)ly->values + at, dim, md->kv_kind};
-    for (int64_t m = 0; m < count * group; m++)
+    const room work = room_in(memory, total, dim);
+    float *shares = md->shares && !ly->window ? md->shares + ((l * md->kv_heads + head) * md->slots + start) / PANEL : NULL;
+    const int sparse = shares && md->least_share > 0;
+    const int last = first + count == rows || st->start[first + count] != start;
+    int64_t from[st->most_keys / PANEL + 1], to[st->most_keys / PANEL + 1];
+    runs read = {.from = from, .to = to};
+    if (sparse) read_some(&t, shares, md->least_share, &read);
+    else read_all(&t, ly->window, &read);
+    for (int64_t m = 0; m < total; m++)
         for (int64_t i = 0; i < dim; i += LANES)
-            *(f16v *)block(work, count * group, m, i) =
+            *(f16v *)block(queries, total, m, i) =
                 *(const f16v *)block(qkv, rows, first + m / group, (head * group + m % group) * dim + i);
-    const float *results = attend(&t, &c, md->scale, ly->window, work);
-    for (int64_t m = 0; m < count * group; m++)
-        for (int64_t i = 0; i < dim; i += LANES)
-            *(f16v *)block(out, rows, first + m / group, (head * group + m % group) * dim + i) =
-                *(const f16v *)block(results, count * group, m, i);
+    score(&t, &c, &read, queries, &work, part, parts);
+    if (parts > 1) {
+#pragma omp barrier
+    }
+    soften_all(&t, md->scale, ly->window, &read, &work, part, parts);
+    if (parts > 1) {
+#pragma omp barrier
+    }
+    if (shares && !sparse && last && part == 0) note_shares(&t, &work, shares);
+    weigh(&t, &c, &read, &work, part, parts);
+    for (int64_t column = part * PANEL; column < dim; column += parts * PANEL)
+        for (int64_t m = 0; m < total; m++)
+            for (int64_t i = column; i < column + PANEL; i += LANES)
+                *(f16v *)block(out, rows, first + m / group, (head * group + m % group) * dim + i) =
+                    *(const f16v *)block(work.results, total, m, i);
 }
 
 INLINE void norm_rows(const float *x, const step *st, const float *weight, const model *md, float *out) {
@@ -140,17 +171,29 @@ INLINE void norm_rows(const float *x, const step *st, const float *weight, const
         rms_norm(x, st->rows, r, 0, weight, md->hidden, md->eps, out, st->rows, r);
 }
 
+/* One panel of one of `rows` rows' logits. */
+static void exact_panel(const linear *head, const float *x, int64_t rows, int64_t row, int64_t p, float *logits) {
+    const int64_t bytes = element_bytes(head->kind);
+    const char *panel = (const char *)head->panels + p * panel_bytes(head);
+    float *out = logits + row * head->n + p * PANEL;
+    add(panel, PANEL * bytes, head->kind, x + row * LANES, rows * LANES, head->k, out, LANES, 1,
+        (ahead){panel + NEAR, PANEL * bytes}, 1);
+}
+
 void forward(const model *md, const step *st, int64_t threads) {
     const int64_t rows = st->rows, hidden = md->hidden, all_heads = md->heads + 2 * md->kv_heads;
     float *x = st->shared, *qkv = x + rows * hidden, *mixed = qkv + rows * all_heads * md->dim;
-    float *gated = mixed + rows * md->heads * md->dim;
+    float *gated = mixed + rows * md->heads * md->dim, *together = gated + rows * md->inner;
     const int64_t own = private_floats(md, rows, st->most_keys);
+    int64_t chosen[md->exact.panels ? st->wanted * EXACT_PANELS : 1];
+    const int64_t queries = most_together(md) * (md->heads / md->kv_heads) * md->dim;
     int64_t first[rows + 1];
-    const int64_t count = lots(md, st, first);
+    const int64_t count = lots(md, st, first), tasks = count * md->kv_heads;
 
 #pragma omp parallel num_threads(threads)
     {
         const int me = omp_get_thread_num(), all = omp_get_num_threads();
+        const int64_t alone = st->most_keys < SHARED_KEYS ? tasks : tasks - tasks % all;
         float *normed = st->private + me * own, *work = normed + rows * hidden;
 #pragma omp for schedule(static)
         for (int64_t r = 0; r < rows; r++)
@@ -167,11 +210,17 @@ void forward(const model *md, const step *st, int64_t threads) {
 #pragma omp for schedule(static) collapse(2)
             for (int64_t r = 0; r < rows; r++)
                 for (int64_t h = 0; h < all_heads; h++) place(md, ly, st, qkv, r, h);
-#pragma omp for schedule(dynamic, 1)
-            for (int64_t task = 0; task < count * md->kv_heads; task++) {
+#pragma omp for schedule(dynamic, 1) nowait
+            for (int64_t task = 0; task < alone; task++) {
                 const int64_t *lot = first + task % count;
-                attend_to(md, ly, st, qkv, mixed, lot[0], lot[1] - lot[0], task / count, work);
+                attend(md, l, st, qkv, mixed, lot[0], lot[1] - lot[0], task / count, work, work + queries, 0, 1);
             }
+            for (int64_t task = alone; task < tasks; task++) {
+                const int64_t *lot = first + task % count;
+                attend(md, l, st, qkv, mixed, lot[0], lot[1] - lot[0], task / count, work,
+                       together + (task - alone) * attend_room(md, st->most_keys), me, all);
+            }
+#pragma omp barrier
             product(&ly->o, mixed, rows, x, rows, ADD, &ly->gate_up, work, me, all);
 #pragma omp barrier
             norm_rows(x, st, ly->mlp_norm, md, normed);
@@ -185,42 +234,20 @@ void forward(const model *md, const step *st, int64_t threads) {
             rms_norm(x, rows, st->want[w], 0, md->norm, hidden, md->eps, normed, st->wanted, w);
         product(&md->head, normed, st->wanted, st->logits, md->head.n, LOGITS, &md->layer->qkv, work, me,
                 all);
+        if (md->exact.panels) {
+            const int64_t panels = md->head.n / PANEL, best = panels < EXACT_PANELS ? panels : EXACT_PANELS;
+#pragma omp barrier
+#pragma omp for schedule(static)
+            for (int64_t w = 0; w < st->wanted; w++)
+                best_panels(st->logits + w * md->head.n, panels, chosen + w * EXACT_PANELS);
+#pragma omp for schedule(static) nowait
+            for (int64_t i = 0; i < st->wanted * best; i++)
+                exact_panel(&md->exact, normed, st->wanted, i / best, chosen[i / best * EXACT_PANELS + i % best], st->logits);
+        }
     }
 }
 
 /* ---- the best tokens of a row ---------------------------------------------------------------------------------- */
-
-INLINE int any_above(const float *x, float bound) {
-#if defined(__AVX512F__)
-    return _mm512_cmp_ps_mask(_mm512_loadu_ps(x), _mm512_set1_ps(bound), _CMP_GT_OQ) != 0;
-#else
-    int found = 0;
-    for (int i = 0; i < LANES; i++) found |= x[i] > bound;
-    return found;
-#endif
-}
-
-static void insert(float *values, int64_t *ids, int64_t count, float value, int64_t id) {
-    int64_t at = count - 1;
-    for (; at > 0 && value > values[at - 1]; at--) {
-        values[at] = values[at - 1];
-        ids[at] = ids[at - 1];
-    }
-    values[at] = value;
-    ids[at] = id;
-}
-
-/* The largest of n numbers, largest first, the lower index first on ties. */
-static void largest(const float *x, int64_t n, int64_t count, float *values, int64_t *ids) {
-    int64_t i = 0;
-    for (int64_t j = 0; j < count; j++) values[j] = -INFINITY;
-    for (; i + LANES <= n; i += LANES)
-        if (any_above(x + i, values[count - 1]))
-            for (int64_t j = i; j < i + LANES; j++)
-                if (x[j] > values[count - 1]) insert(values, ids, count, x[j], j);
-    for (; i < n; i++)
-        if (x[i] > values[count - 1]) insert(values, ids, count, x[i], i);
-}
 
 /* best[r][0 .. count): the ids of the largest logits of each row, largest first, the lower id first on ties. */
 void top(const float *logits, int64_t rows, int64_t vocab, int64_t stride, int64_t count, int64_t *best,

@@ -1,0 +1,58 @@
+"""Segments as the kernels' rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headstart.decode.segment import Segment
+
+
+class Rows:
+    """The rows of one call, and where each finds its keys: the fields of ``Step``."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.positions: list[int] = []
+        self.slots: list[int] = []
+        self.start: list[int] = []
+        self.plain: list[int] = []
+        self.extra: list[int] = []
+        self.extra_at: list[int] = []
+        self.want: list[int] = []
+        self.most_keys = 0
+
+    def add(self, segment: Segment) -> None:
+        first, count, base, start = len(self.ids), len(segment.tokens), segment.base, segment.extent.start
+        self.ids.extend(segment.tokens)
+        self.slots.extend(range(start + base, start + base + count))
+        self.start.extend([start] * count)
+        self.want.extend(range(first + segment.first_logits, first + count))
+        self.most_keys = max(self.most_keys, base + count)
+        if segment.parents is None:
+            self.positions.extend(range(base, base + count))
+            self.plain.extend(range(base + 1, base + count + 1))
+            self.extra_at.extend([0] * count)
+            return
+        for row in range(count):
+            path = segment.path(row)
+            run = sum(1 for i, node in enumerate(path) if node == i)
+            self.positions.append(base + len(path) - 1)
+            self.plain.append(base + run)
+            self.extra_at.append(len(self.extra))
+            self.extra.extend(start + base + node for node in path[run:])
+
+    def arrays(self) -> dict[str, np.ndarray[Any, np.dtype[np.int64]]]:
+        named = {
+            "ids": self.ids,
+            "positions": self.positions,
+            "slots": self.slots,
+            "start": self.start,
+            "length": [p + 1 for p in self.positions],
+            "plain": self.plain,
+            "extra_at": self.extra_at,
+            "extra": self.extra or [0],
+            "want": self.want or [0],
+        }
+        return {name: np.array(values, dtype=np.int64) for name, values in named.items()}
