@@ -21,10 +21,9 @@ from headstart.decode.record import StepTimes
 from headstart.decode.segment import Segment
 from headstart.draft.base import DraftRequest
 from headstart.draft.ngram import NgramDrafter
-from headstart.draft.quantised import QuantisedDrafter
 from headstart.engine.costs import cost_curve
 from headstart.engine.engine import Engine
-from headstart.engine.load import TREE_FLOOR
+from headstart.engine.load import TREE_FLOOR, make_drafter
 from headstart.target.load import load_target
 from headstart.target.model import Target
 
@@ -63,10 +62,9 @@ def engine(of: Bench, mode: str) -> Engine:
     """As ``load_engine`` makes them, on the target that is there."""
     if mode == "plain":
         return Engine(of.target, max_sequences=MAX_SEQUENCES, prefix_cache=False)
-    makers = {"ngram": lambda: NgramDrafter(tree_min_path=TREE_FLOOR), "int4": lambda: QuantisedDrafter(of.target)}
     return Engine(
         of.target,
-        [makers[name]() for name in mode.split("+")],
+        [make_drafter(name, of.target) for name in mode.split("+")],
         default_drafter=mode,
         controller=AdaptiveDepth(cost_curve(of.target), tree=True),
         max_sequences=MAX_SEQUENCES,

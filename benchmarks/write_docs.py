@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import goodput, micro_tables, tables
+from benchmarks import goodput, micro_tables, tables, turns
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -49,8 +49,13 @@ def main() -> None:
 
 def document(results: Sequence[Mapping[str, Any]]) -> str:
     """The whole document: runs beside peers first, then the parts."""
-    titles = {"goodput": "## Servers under load", "micro": "## The parts"}
-    writers = {"peers": tables.everything, "goodput": goodput.tables, "micro": micro_tables.everything}
+    titles = {"turns": "## Never slower", "goodput": "## Servers under load", "micro": "## The parts"}
+    writers = {
+        "peers": tables.everything,
+        "turns": turns.tables,
+        "goodput": goodput.tables,
+        "micro": micro_tables.everything,
+    }
     parts = [HEAD] if results else [HEAD, "No result is kept here yet.\n"]
     for kind, write in writers.items():
         for result in results:

@@ -74,35 +74,22 @@ class Headstart:
 
     def drafters(self, mode: str) -> list[Any]:
         """The drafters of a mode, with settings as ``load_engine`` makes them."""
-        from headstart.draft.ngram import NgramDrafter
-        from headstart.draft.quantised import QuantisedDrafter
-        from headstart.engine.load import TREE_FLOOR
+        from headstart.engine.load import make_drafter
+        from headstart.target.load import load_target
 
         if mode == "plain":
             return []
         if mode == "draft model":
-            return [self.draft_model()]
-        if mode == "ngram chain":
-            return [NgramDrafter()]
-        made: list[Any] = []
-        for name in mode.removesuffix(" tree").removeprefix("drafter ").split("+"):
-            if name not in ("ngram", self.target.draft_weights):
-                raise ValueError(f"no mode {mode!r}")
-            made.append(NgramDrafter(tree_min_path=TREE_FLOOR) if name == "ngram" else QuantisedDrafter(self.target))
-        return made
-
-    def draft_model(self) -> Any:
-        from headstart.draft.model import ModelDrafter
-        from headstart.target.load import load_target
-
-        draft = load_target(
-            self.config["draft"],
-            dtype=self.config["dtype"],
-            max_sequences=self.config["max_sequences"],
-            kv_tokens=self.config["kv_tokens"],
-            exact=False,
-        )
-        return ModelDrafter(draft, self.target)
+            draft = load_target(
+                self.config["draft"],
+                dtype=self.config["dtype"],
+                max_sequences=self.config["max_sequences"],
+                kv_tokens=self.config["kv_tokens"],
+                exact=False,
+            )
+            return [make_drafter("model", self.target, draft=draft)]
+        names = mode.removesuffix(" tree").removesuffix(" chain").removeprefix("drafter ").split("+")
+        return [make_drafter(name, self.target, adaptive="chain" not in mode) for name in names]
 
     def scripted(self, request: Request) -> tuple[Any, int | None]:
         """A fresh engine whose drafter knows the truth of this request, and the depth it is held to."""

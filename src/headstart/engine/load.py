@@ -90,18 +90,8 @@ def load_engine(
     names.sort(key=ROUTES.index)
     made: list[Drafter] = []
     for name in names:
-        if name == "ngram":
-            from headstart.draft.ngram import NgramDrafter
-
-            # the controller knows what a row costs and cuts; the drafter need only not be absurd
-            made.append(NgramDrafter(tree_min_path=TREE_FLOOR) if depth is None else NgramDrafter())
-        elif name in COPIES:
-            from headstart.draft.quantised import QuantisedDrafter
-
-            made.append(QuantisedDrafter(target))
-        else:
-            from headstart.draft.model import ModelDrafter
-
+        draft = None
+        if name == "model":
             draft = load_target(
                 model if draft_model == "self" else str(draft_model),
                 dtype=dtype,
@@ -111,7 +101,7 @@ def load_engine(
                 kernels=kernels,
                 progress=progress,
             )
-            made.append(ModelDrafter(draft, target))
+        made.append(make_drafter(name, target, draft=draft, adaptive=depth is None))
     if chosen is None:
         if progress is not None:
             progress("measuring what rows cost")
@@ -125,6 +115,36 @@ def load_engine(
         prefill_chunk=prefill_chunk,
         prefix_cache=prefix_cache,
     )
+
+
+def make_drafter(name: str, target: Target, *, draft: Target | None = None, adaptive: bool = True) -> Drafter:
+    """One of ``ROUTES`` for ``target``, with the settings of ``load_engine``.
+
+    Args:
+        draft: the small model of the ``model`` drafter.
+        adaptive: whether a controller that knows what a row costs cuts drafts; the n-gram drafter then need only not
+            be absurd.
+
+    Raises:
+        InvalidParameter: an unknown name. ValueError: a copy that ``target`` does not hold, or ``draft`` is missing.
+    """
+    if name == "ngram":
+        from headstart.draft.ngram import NgramDrafter
+
+        return NgramDrafter(tree_min_path=TREE_FLOOR) if adaptive else NgramDrafter()
+    if name in COPIES:
+        from headstart.draft.quantised import QuantisedDrafter
+
+        if name != target.draft_weights:
+            raise ValueError(f"{target.name} holds no copy in {name}; load it with draft_weights")
+        return QuantisedDrafter(target)
+    if name == "model":
+        from headstart.draft.model import ModelDrafter
+
+        if draft is None:
+            raise ValueError("the model drafter needs a small model")
+        return ModelDrafter(draft, target)
+    raise InvalidParameter("drafter", f"{name!r} is unknown; choose from {', '.join(ROUTES)}")
 
 
 def resolved(drafter: str, target: Target | None) -> str:
