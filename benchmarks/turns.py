@@ -5,9 +5,9 @@
 
 A batch of sixteen takes ten seconds, and a shared machine changes its pace meanwhile, so whole batches cannot tell a
 few percent. Here all engines decode the same requests side by side in one process and on one target, each for
-``--turn`` seconds at a time, and the seconds of each are added up. The plain engine takes part twice: what it differs from itself
-is what the others may differ by chance. Controllers keep what they learn from one number of sequences to the next, as
-in a server. All outputs must be equal.
+``--turn`` seconds at a time, and the seconds of each are added up. The plain engine takes part twice: what it differs
+from itself is what the others may differ by chance. Controllers keep what they learn from one number of sequences to
+the next, as in a server. All outputs must be equal.
 """
 
 from __future__ import annotations

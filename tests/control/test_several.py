@@ -11,7 +11,7 @@ from tests.control.test_adaptive import chain, free, linear, load
 
 from headstart.control.adaptive import AdaptiveDepth
 from headstart.control.depth import Allowance, DepthController, DepthQuery, FixedDepth, Outcome, Proposal, RoundCost
-from headstart.control.patience import LONGEST_NAP, PATIENCE, Patience
+from headstart.control.patience import LITTLE_PATIENCE, LONGEST_NAP, PATIENCE, Patience
 from headstart.control.price import PROBE_EVERY, PROBE_SHARE, USUAL_LAG, Prices
 from headstart.decode.draft import EMPTY, Draft
 
@@ -217,6 +217,16 @@ def test_one_that_costs_next_to_nothing_never_rests() -> None:
     for _ in range(200):
         patience.learn(0, "prediction", -0.003)
         assert not patience.rests(0, "prediction")
+
+
+def test_a_new_sequence_gets_little_patience_where_asking_was_in_vain_for_others() -> None:
+    patience = Patience()
+    for sequence_id in (0, 1):
+        asked = 0
+        while not patience.rests(sequence_id, "bad") and asked < 100:
+            patience.learn(sequence_id, "bad", -1.0)
+            asked += 1
+        assert asked == (PATIENCE if sequence_id == 0 else LITTLE_PATIENCE)
 
 
 def test_patience_is_by_drafter() -> None:

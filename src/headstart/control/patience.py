@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 WORTH_SMOOTHING = 0.1
-PATIENCE = 8
+PATIENCE, LITTLE_PATIENCE = 8, 3
+"""Times in a row that asking for a new sequence may be in vain before the drafter rests: as long as it is worth asking
+for others, and if it is not."""
+
 NEGLIGIBLE = 0.01
 """Tokens lost by asking that are no reason to rest: whoever costs next to nothing may be asked every time."""
 
@@ -53,7 +56,11 @@ class Patience:
 
     def learn(self, sequence_id: int, drafter: str, worth: float) -> None:
         """The drafter was asked, and it was worth that much."""
-        mood = self._moods.setdefault(sequence_id, {}).setdefault(drafter, _Mood())
+        moods = self._moods.setdefault(sequence_id, {})
+        mood = moods.get(drafter)
+        if mood is None:
+            in_vain = self._worth.get(drafter, 1.0) <= 0.0
+            mood = moods[drafter] = _Mood(barren=PATIENCE - LITTLE_PATIENCE if in_vain else 0)
         mood.worth += WORTH_SMOOTHING * (worth - mood.worth)
         mean = self._worth.setdefault(drafter, worth)
         self._worth[drafter] = mean + WORTH_SMOOTHING * (worth - mean)

@@ -13,7 +13,7 @@ Sampling: argmax(log p + Gumbel) is distributed as p (Gumbel 1954; Maddison, Tar
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any
@@ -87,6 +87,16 @@ def gumbel_rows(seeds: Sequence[int], stream: Stream, positions: Sequence[int], 
     return torch.from_numpy(_gumbel_of(_hash(np.array(keys, dtype=np.uint64)[:, None], _steps(vocab_size))))
 
 
+_compiled: Callable[[NDArray[np.float32], int], int] | None = None
+
+
+def draw_with(compiled: Callable[[NDArray[np.float32], int], int] | None) -> None:
+    """Let ``gumbel_argmax`` be computed by ``compiled(scores, key)`` for contiguous float32, which must return the very
+    same; ``None``: by numpy."""
+    global _compiled
+    _compiled = compiled
+
+
 def gumbel_argmax(logits: torch.Tensor, seed: int, stream: Stream, position: int) -> int:
     """``argmax(logits + gumbel(seed, stream, position, V))`` in float64, first index on ties: one sample of softmax.
 
@@ -100,6 +110,8 @@ def gumbel_argmax(logits: torch.Tensor, seed: int, stream: Stream, position: int
             NaN) the first maximal index is returned, as the definition has it.
     """
     scores = logits.detach().cpu().numpy()
+    if _compiled is not None and scores.dtype == np.float32 and scores.flags.c_contiguous:
+        return _compiled(scores, _key(seed, stream, position))
     best = int(scores.argmax())
     top = float(scores[best])
     if not math.isfinite(top):

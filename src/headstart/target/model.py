@@ -22,6 +22,7 @@ from headstart.target.extents import Extent
 from headstart.target.kv import KVPool, LayerShape, PoolCache, ShapeProbe
 from headstart.target.native.build import BuildFailed
 from headstart.target.native.forward import NativeForward, Unsuitable, refuse_unsuitable
+from headstart.target.native.noise import accelerate
 from headstart.target.numerics import (
     KEY_MULTIPLES,
     AttentionClass,
@@ -104,6 +105,7 @@ class Target:
         weights: str | None = None,
         draft_weights: str | None = None,
     ) -> None:
+        accelerate()
         refuse_unsupported(model, name)
         check_kernels(kernels, weights, draft_weights)
         self.model = model

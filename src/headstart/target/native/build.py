@@ -12,6 +12,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -34,21 +35,32 @@ def library() -> ctypes.CDLL:
     Raises:
         BuildFailed: no compiler, or it refuses the source.
     """
+    return _built("kernels", [SOURCE, *(SOURCE.with_name(name) for name in HEADERS)], FLAGS)
+
+
+@cache
+def noise_library() -> ctypes.CDLL:
+    """``noise.c``, likewise."""
+    return _built("noise", [SOURCE.with_name(name) for name in ("noise.c", "vector.h")], (*FLAGS, "-ffp-contract=off"))
+
+
+def _built(name: str, sources: Sequence[Path], flags: Sequence[str]) -> ctypes.CDLL:
+    """The library of the first of ``sources``; the others are what it includes."""
     compiler = next(
         (path for name in (os.environ.get("CC"), *COMPILERS) if name and (path := shutil.which(name))), None
     )
     if compiler is None:
         raise BuildFailed("no C compiler found (tried $CC, cc, gcc, clang)")
     version = _run([compiler, "--version"]).splitlines()[0]
-    sources = [SOURCE.with_name(name).read_text() for name in (SOURCE.name, *HEADERS)]
-    key = hashlib.sha256("\0".join((*sources, *FLAGS, version, _processor())).encode()).hexdigest()[:16]
-    target = cache_dir() / "native" / f"kernels-{key}.so"
+    texts = [source.read_text() for source in sources]
+    key = hashlib.sha256("\0".join((*texts, *flags, version, _processor())).encode()).hexdigest()[:16]
+    target = cache_dir() / "native" / f"{name}-{key}.so"
     if not target.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".kernels-", suffix=".so", dir=target.parent)
+        handle, temporary = tempfile.mkstemp(prefix=f".{name}-", suffix=".so", dir=target.parent)
         os.close(handle)
         try:
-            _run([compiler, *FLAGS, str(SOURCE), "-o", temporary, "-lm"])
+            _run([compiler, *flags, str(sources[0]), "-o", temporary, "-lm"])
             os.replace(temporary, target)
         finally:
             Path(temporary).unlink(missing_ok=True)
