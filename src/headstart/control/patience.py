@@ -16,7 +16,7 @@ for others, and if it is not."""
 NEGLIGIBLE = 0.01
 """Tokens lost by asking that are no reason to rest: whoever costs next to nothing may be asked every time."""
 
-WORTHWHILE = 0.03
+WORTHWHILE = 0.06
 """Tokens that asking must bring otherwise: what it costs is never all accounted for."""
 
 LONGEST_NAP = 32
