@@ -13,6 +13,12 @@ PATIENCE, LITTLE_PATIENCE = 8, 3
 """Times in a row that asking for a new sequence may be in vain before the drafter rests: as long as it is worth asking
 for others, and if it is not."""
 
+MOST_LOST = 0.3
+"""Tokens that may be lost by it meanwhile: beside a busy batch a few times are enough."""
+
+LONGER = 4
+"""How much longer every rest is than the one before."""
+
 NEGLIGIBLE = 0.01
 """Tokens lost by asking that are no reason to rest: whoever costs next to nothing may be asked every time."""
 
@@ -29,6 +35,10 @@ class _Mood:
     """Running mean."""
     barren: int = 0
     """Times in a row that asking was not worth it."""
+    lost: float = 0.0
+    """Tokens lost by them."""
+    rests: int = 0
+    """Rests in a row that did not help."""
     nap: int = 0
     """Rounds still to rest."""
 
@@ -59,17 +69,20 @@ class Patience:
         moods = self._moods.setdefault(sequence_id, {})
         mood = moods.get(drafter)
         if mood is None:
-            in_vain = self._worth.get(drafter, 1.0) <= 0.0
-            mood = moods[drafter] = _Mood(barren=PATIENCE - LITTLE_PATIENCE if in_vain else 0)
+            mood = moods[drafter] = _Mood()
+            if self._worth.get(drafter, 1.0) <= 0.0:
+                mood.barren, mood.rests = PATIENCE - LITTLE_PATIENCE, 1
         mood.worth += WORTH_SMOOTHING * (worth - mood.worth)
         mean = self._worth.setdefault(drafter, worth)
         self._worth[drafter] = mean + WORTH_SMOOTHING * (worth - mean)
         if mood.worth > WORTHWHILE or (-NEGLIGIBLE < worth <= 0.0):
-            mood.barren = 0
+            mood.barren, mood.lost, mood.rests = 0, 0.0, 0
             return
         mood.barren += 1
-        if mood.barren >= PATIENCE:
-            mood.nap = min(LONGEST_NAP, 2 ** min(mood.barren - PATIENCE, 10))
+        mood.lost -= min(worth, 0.0)
+        if mood.barren >= PATIENCE or mood.lost >= MOST_LOST:
+            mood.nap = min(LONGEST_NAP, LONGER ** min(mood.rests, 10))
+            mood.rests += 1
 
     def forget(self, sequence_id: int) -> None:
         """The sequence is over."""

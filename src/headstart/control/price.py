@@ -24,7 +24,7 @@ CLIP = 2.0
 USUAL_LAG = MAX_DEPTH + 1
 """Tokens a drafter that is asked in every round may have missed: the last round's."""
 
-PROBE_SHARE = 0.02
+PROBE_SHARE = 0.01
 """Share of a plain step's time, per round, that is saved up for asking a drafter that is not expected to pay."""
 
 PROBE_EVERY = 16
