@@ -219,10 +219,10 @@ def test_one_that_costs_next_to_nothing_never_rests() -> None:
         assert not patience.rests(0, "prediction")
 
 
-def asked_until_it_rests(patience: Patience, sequence_id: int, worth: float) -> int:
+def asked_until_it_rests(patience: Patience, sequence_id: int, worth: float, *, alone: bool = False) -> int:
     asked = 0
     while not patience.rests(sequence_id, "bad"):
-        patience.learn(sequence_id, "bad", worth)
+        patience.learn(sequence_id, "bad", worth, alone=alone)
         asked += 1
         assert asked < 100
     return asked
@@ -232,11 +232,13 @@ def test_a_new_sequence_gets_little_patience_where_asking_was_in_vain_for_others
     patience = Patience()
     assert asked_until_it_rests(patience, 0, -0.02) == PATIENCE
     assert asked_until_it_rests(patience, 1, -0.02) == LITTLE_PATIENCE
+    assert asked_until_it_rests(patience, 2, -0.02, alone=True) == PATIENCE
 
 
-def test_patience_ends_sooner_where_asking_costs_more() -> None:
+def test_patience_ends_sooner_where_others_wait_and_asking_costs_more() -> None:
     assert asked_until_it_rests(Patience(), 0, -0.16) == 2
     assert asked_until_it_rests(Patience(), 0, -1.0) == 1
+    assert asked_until_it_rests(Patience(), 0, -1.0, alone=True) == PATIENCE
 
 
 def test_patience_is_by_drafter() -> None:

@@ -274,7 +274,7 @@ class AdaptiveDepth:
     def _learn_worth(self, query: DepthQuery, tokens: float, rows: int, load: Load) -> None:
         """Asking brought ``rows`` nodes that promise so many tokens, and cost time."""
         worth = self.value.net(query, tokens, rows, load, self.prices.ask(query.drafter))
-        self.patience.learn(query.sequence_id, query.drafter, worth)
+        self.patience.learn(query.sequence_id, query.drafter, worth, alone=load.sequences == 1)
 
     def _count_skip(self, proposals: Sequence[Proposal], *, alone: bool) -> None:
         """Count why a sequence goes without a draft."""

@@ -10,20 +10,21 @@ from dataclasses import dataclass
 
 WORTH_SMOOTHING = 0.1
 PATIENCE, LITTLE_PATIENCE = 8, 3
-"""Times in a row that asking for a new sequence may be in vain before the drafter rests: as long as it is worth asking
-for others, and if it is not."""
+"""Times in a row that asking for a new sequence may be in vain before the drafter rests. There is little patience
+beside other sequences, if asking has been in vain for those."""
 
 MOST_LOST = 0.3
-"""Tokens that may be lost by it meanwhile: beside a busy batch a few times are enough."""
+"""Tokens that may be lost by it meanwhile beside other sequences: all of them wait for the drafter."""
 
-LONGER = 4
-"""How much longer every rest is than the one before."""
+LONGER, LONGER_BESIDE = 2, 4
+"""How much longer every rest is than the one before, alone and beside others. A sequence that is alone has most to win
+from a drafter that comes back."""
 
 NEGLIGIBLE = 0.01
 """Tokens lost by asking that are no reason to rest: whoever costs next to nothing may be asked every time."""
 
-WORTHWHILE = 0.06
-"""Tokens that asking must bring otherwise: what it costs is never all accounted for."""
+WORTHWHILE, WORTHWHILE_BESIDE = 0.03, 0.06
+"""Tokens that asking must bring otherwise, alone and beside others: what it costs is never all accounted for."""
 
 LONGEST_NAP = 32
 """Rounds a sequence's drafter may go unasked at most: probing is bounded, and so is not probing."""
@@ -64,24 +65,25 @@ class Patience:
         mood = self._moods.get(sequence_id, {}).get(drafter)
         return self._worth.get(drafter, 0.0) if mood is None else mood.worth
 
-    def learn(self, sequence_id: int, drafter: str, worth: float) -> None:
-        """The drafter was asked, and it was worth that much."""
+    def learn(self, sequence_id: int, drafter: str, worth: float, *, alone: bool = True) -> None:
+        """The drafter was asked, and it was worth that much; ``alone``: no other sequence is being decoded."""
         moods = self._moods.setdefault(sequence_id, {})
         mood = moods.get(drafter)
         if mood is None:
             mood = moods[drafter] = _Mood()
-            if self._worth.get(drafter, 1.0) <= 0.0:
+            if not alone and self._worth.get(drafter, 1.0) <= 0.0:
                 mood.barren, mood.rests = PATIENCE - LITTLE_PATIENCE, 1
         mood.worth += WORTH_SMOOTHING * (worth - mood.worth)
         mean = self._worth.setdefault(drafter, worth)
         self._worth[drafter] = mean + WORTH_SMOOTHING * (worth - mean)
-        if mood.worth > WORTHWHILE or (-NEGLIGIBLE < worth <= 0.0):
+        if mood.worth > (WORTHWHILE if alone else WORTHWHILE_BESIDE) or (-NEGLIGIBLE < worth <= 0.0):
             mood.barren, mood.lost, mood.rests = 0, 0.0, 0
             return
         mood.barren += 1
         mood.lost -= min(worth, 0.0)
-        if mood.barren >= PATIENCE or mood.lost >= MOST_LOST:
-            mood.nap = min(LONGEST_NAP, LONGER ** min(mood.rests, 10))
+        if mood.barren >= PATIENCE or (not alone and mood.lost >= MOST_LOST):
+            longer = LONGER if alone else LONGER_BESIDE
+            mood.nap = min(LONGEST_NAP, longer ** min(mood.rests, 10))
             mood.rests += 1
 
     def forget(self, sequence_id: int) -> None:
