@@ -175,7 +175,7 @@ def tables(result: dict[str, Any]) -> str:
         f"- Command: `{result['command']}`\n"
         f"- Requests: {requests}; turns of {result['turn']:g} s; computing the prompts is included"
     )
-    parts = [head]
+    parts = ["\n".join([head, *(f"- {note}" for note in result.get("notes", ()))])]
     for weights in dict.fromkeys(row["weights"] for row in result["rows"]):
         mine = [row for row in result["rows"] if row["weights"] == weights]
         rows = []
