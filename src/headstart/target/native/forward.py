@@ -98,6 +98,7 @@ class NativeForward:
             head=self._linear(model.lm_head.weight.detach(), None, in_head),
             layer=layers,
         )
+        self._drafts_for = drafts_for  # its weights must stay
         if exact is not None:
             self._model.exact = exact
         if drafts_for is not None:
