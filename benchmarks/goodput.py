@@ -259,8 +259,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # an end from outside is an interruption too
     try:
         check_writable(options.json, force=False)
-        if not options.prompts.is_file():
-            raise UserError(f"{options.prompts}: no such file; give --prompts FILE in Spec-Bench's format")
+        prompts.check_there(options.prompts)
         options.logs.mkdir(exist_ok=True)
         for name, (command, port, called) in commands(options.servers, options.model, options.dtype).items():
             print(f"starting {name}", file=sys.stderr, flush=True)

@@ -37,8 +37,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         check_writable(options.json, force=False)
-        if not options.prompts.is_file():
-            raise UserError(f"{options.prompts}: no such file; give --prompts FILE in Spec-Bench's format")
+        prompts.check_there(options.prompts)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

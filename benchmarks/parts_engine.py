@@ -58,15 +58,15 @@ def bench(options: argparse.Namespace) -> Bench:
     return _bench(options.model, options.dtype, options.prompts, options.per_group)
 
 
-def engine(of: Bench, mode: str) -> Engine:
+def engine(target: Target, mode: str) -> Engine:
     """As ``load_engine`` makes them, on the target that is there."""
     if mode == "plain":
-        return Engine(of.target, max_sequences=MAX_SEQUENCES, prefix_cache=False)
+        return Engine(target, max_sequences=MAX_SEQUENCES, prefix_cache=False)
     return Engine(
-        of.target,
-        [make_drafter(name, of.target) for name in mode.split("+")],
+        target,
+        [make_drafter(name, target) for name in mode.split("+")],
         default_drafter=mode,
-        controller=AdaptiveDepth(cost_curve(of.target), tree=True),
+        controller=AdaptiveDepth(cost_curve(target), tree=True),
         max_sequences=MAX_SEQUENCES,
         prefix_cache=False,
     )
@@ -101,7 +101,7 @@ def rounds(of: Bench) -> list[dict[str, Any]]:
     out = []
     for temperature in (0.0, 0.8):
         for mode in MODES:
-            made, times, count = engine(of, mode), StepTimes(), 0
+            made, times, count = engine(of.target, mode), StepTimes(), 0
             for prompt in of.sample:
                 fresh, played = decode(made, [prompt.ids], temperature)
                 times.add(fresh)
@@ -116,7 +116,7 @@ def sequences(of: Bench) -> list[dict[str, Any]]:
     out = []
     for mode in MODES:
         for count in SEQUENCES:
-            times, played = decode(engine(of, mode), [short[i % len(short)].ids for i in range(count)], 0.0)
+            times, played = decode(engine(of.target, mode), [short[i % len(short)].ids for i in range(count)], 0.0)
             out.append({"mode": mode, "sequences": count, **parts(times, played)})
     return out
 
@@ -126,7 +126,7 @@ def contexts(of: Bench) -> list[dict[str, Any]]:
     out = []
     for mode in MODES:
         for length, prompt in zip(GROWTH, of.long, strict=True):
-            times, played = decode(engine(of, mode), [prompt.ids], 0.0)
+            times, played = decode(engine(of.target, mode), [prompt.ids], 0.0)
             out.append({"mode": mode, "context": length, **parts(times, played)})
     return out
 

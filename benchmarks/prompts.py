@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headstart.errors import UserError
+
 GROUPS = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
 DEFAULT = Path(__file__).resolve().parents[2] / "shared" / "spec_bench" / "question.jsonl"
 
@@ -34,6 +36,12 @@ def questions(path: Path) -> dict[str, list[dict[str, Any]]]:
         row = json.loads(line)
         groups[row["category"] if row["category"] in groups else "mt_bench"].append(row)
     return groups
+
+
+def check_there(path: Path) -> None:
+    """Raise ``UserError`` unless the file is there."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; give --prompts FILE in Spec-Bench's format")
 
 
 def spread(rows: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:

@@ -24,14 +24,12 @@ from typing import Any
 from benchmarks import files, prompts
 from benchmarks.machine import machine
 from benchmarks.markdown import measured_on, number, share, table
+from benchmarks.parts_engine import engine
 from benchmarks.ways import KV_TOKENS, MAX_SEQUENCES
 from headstart.cli.files import check_writable
-from headstart.control.adaptive import AdaptiveDepth
 from headstart.decode.params import SamplingParams
 from headstart.decode.record import SpecRecord
-from headstart.engine.costs import cost_curve
 from headstart.engine.engine import Engine
-from headstart.engine.load import make_drafter
 from headstart.engine.request import Request, Speculation
 from headstart.errors import UserError
 from headstart.target.load import load_target
@@ -83,20 +81,8 @@ class Player:
 
 def players(target: Target, weights: str) -> list[Player]:
     """The plain engine twice, and one for every way of drafting."""
-    made = [Player(name, Engine(target, max_sequences=MAX_SEQUENCES, prefix_cache=False)) for name in (PLAIN, AGAIN)]
-    for way in WAYS[weights]:
-        controller = AdaptiveDepth(cost_curve(target), tree=True)
-        drafters = [make_drafter(name, target) for name in way.split("+")]
-        engine = Engine(
-            target,
-            drafters,
-            default_drafter=way,
-            controller=controller,
-            max_sequences=MAX_SEQUENCES,
-            prefix_cache=False,
-        )
-        made.append(Player(way, engine))
-    return made
+    names = {PLAIN: "plain", AGAIN: "plain", **{way: way for way in WAYS[weights]}}
+    return [Player(name, engine(target, mode)) for name, mode in names.items()]
 
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -205,8 +191,7 @@ def main() -> int:
     about = machine()
     try:
         check_writable(options.json, force=False)
-        if not options.prompts.is_file():
-            raise UserError(f"{options.prompts}: no such file; give --prompts FILE in Spec-Bench's format")
+        prompts.check_there(options.prompts)
         wait_gently()
         rows = measure(options)
     except UserError as error:

@@ -85,8 +85,10 @@ INLINE int64_t most_together(const model *md) {
  * to wait for each other. */
 #define SHARED_KEYS 256
 
+INLINE int64_t most_queries(const model *md) { return most_together(md) * (md->heads / md->kv_heads); }
+
 static int64_t attend_room(const model *md, int64_t most_keys) {
-    return room_floats(most_together(md) * (md->heads / md->kv_heads), md->dim, most_keys);
+    return room_floats(most_queries(md), md->dim, most_keys);
 }
 
 int64_t shared_floats(const model *md, int64_t rows, int64_t most_keys, int64_t threads) {
@@ -95,7 +97,7 @@ int64_t shared_floats(const model *md, int64_t rows, int64_t most_keys, int64_t 
 }
 
 int64_t private_floats(const model *md, int64_t rows, int64_t most_keys) {
-    int64_t widest = md->heads * md->dim, queries = most_together(md) * (md->heads / md->kv_heads) * md->dim;
+    int64_t widest = md->heads * md->dim, queries = most_queries(md) * md->dim;
     widest = md->hidden > widest ? md->hidden : widest;
     widest = md->inner > widest ? md->inner : widest;
     int64_t attend = queries + attend_room(md, most_keys), quantise = quantised_floats(rows, widest, GROUP_INT4);
@@ -186,7 +188,7 @@ void forward(const model *md, const step *st, int64_t threads) {
     float *gated = mixed + rows * md->heads * md->dim, *together = gated + rows * md->inner;
     const int64_t own = private_floats(md, rows, st->most_keys);
     int64_t chosen[md->exact.panels ? st->wanted * EXACT_PANELS : 1];
-    const int64_t queries = most_together(md) * (md->heads / md->kv_heads) * md->dim;
+    const int64_t queries = most_queries(md) * md->dim;
     int64_t first[rows + 1];
     const int64_t count = lots(md, st, first), tasks = count * md->kv_heads;
 
