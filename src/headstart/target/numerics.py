@@ -39,11 +39,6 @@ class RowClass:
         return [size + 1] * extra + [size] * (parts - extra)
 
 
-SAMPLES = 300_000
-"""Output elements compared per row count. Two orders of summation in float32 round to different bfloat16 values in
-about one element of ten thousand, so a handful of rows is not enough to see it."""
-
-
 def find_class(run: Callable[[int, int], torch.Tensor | None], total: int, counts: Sequence[int] = COUNTS) -> RowClass:
     """The class to use, from ``run(first, count) -> [count, ...]``: one call with rows ``first … first + count`` of
     ``total`` fixed random rows; ``None`` says that such a call is not consistent with itself.
@@ -80,19 +75,40 @@ def find_class(run: Callable[[int, int], torch.Tensor | None], total: int, count
     return RowClass(widest[0], widest[-1], exact=len(widest) > 1)
 
 
+def cancelling(rows: int, weight: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """``(x [rows, in], w [out, in])``, shaped like ``weight [out, in]`` and like it in dtype and device, for which every
+    sum of ``x @ w.T`` is zero but for what rounding left.
+
+    Two orders of summation in float32 agree on other sums once they are rounded to bfloat16, but for one element of
+    ten thousand or of a hundred thousand; here most elements tell them apart.
+    """
+    terms = weight.shape[1]
+    # scattered: terms that cancel must not meet in the same place of two equal steps of a kernel
+    first, second = torch.randperm(terms, generator=generator)[: terms // 2 * 2].view(2, -1)
+    x, w = torch.zeros(rows, terms).to(weight), torch.zeros_like(weight)
+    x[:, first] = x[:, second] = torch.randn(rows, len(first), generator=generator).to(weight)
+    w[:, first] = weight[:, first]
+    w[:, second] = -weight[:, first]
+    return x, w
+
+
 def probe_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> RowClass:
-    """Equality class of ``x @ weight.T + bias`` for one ``[out, in]`` weight, on its own device and dtype."""
+    """Equality class of ``x @ weight.T + bias`` for one ``[out, in]`` weight, on its own device and dtype.
+
+    Two products of each shape are compared: one with the weight itself, where it lies, and one whose sums cancel.
+    """
     # fewer rows for very large weights keep the probe within seconds
     largest = 256 if weight.numel() < 4_000_000 else 64
-    total = min(max(largest, SAMPLES // weight.shape[0]), 512)
     generator = torch.Generator().manual_seed(0x5EED)
-    x = torch.randn(total, weight.shape[1], generator=generator).to(weight.device, weight.dtype)
+    x = torch.randn(largest, weight.shape[1], generator=generator).to(weight)
+    pairs, opposed = cancelling(largest, weight.detach(), generator)
 
     def run(first: int, count: int) -> torch.Tensor:
-        return F.linear(x[first : first + count], weight, bias)
+        rows = slice(first, first + count)
+        return torch.cat([F.linear(x[rows], weight, bias), F.linear(pairs[rows], opposed)], dim=1)
 
     with torch.inference_mode():
-        return find_class(run, total, tuple(c for c in COUNTS if c <= largest))
+        return find_class(run, largest, tuple(c for c in COUNTS if c <= largest))
 
 
 KEY_MULTIPLES = (256, 512)
