@@ -18,7 +18,19 @@ from transformers import PreTrainedModel
 from headstart.decode.segment import Segment
 from headstart.target.kv import KVPool
 from headstart.target.native.build import library
-from headstart.target.native.layout import INT4, KINDS, LANES, PANEL, interleave, pack, pack4, quantise, quantise4
+from headstart.target.native.layout import (
+    INT4,
+    KINDS,
+    LANES,
+    PANEL,
+    TILES,
+    interleave,
+    pack,
+    pack4,
+    pack_tiles,
+    quantise,
+    quantise4,
+)
 from headstart.target.native.rows import Rows
 from headstart.target.native.structs import Layer, Linear, Model, Step
 
@@ -61,8 +73,9 @@ class NativeForward:
     ) -> None:
         refuse_unsuitable(model)
         self._library = library()
-        for name in ("shared_floats", "private_floats"):
+        for name in ("shared_floats", "private_floats", "matrix_unit"):
             getattr(self._library, name).restype = ctypes.c_int64
+        self._tiles = bool(self._library.matrix_unit())
         self._keep: list[torch.Tensor] = []
         config = model.config
         inside: Any = model.model
@@ -109,7 +122,7 @@ class NativeForward:
 
     def _exact_head(self) -> Linear | None:
         head = self._model.head
-        return head if head.kind in (KINDS[torch.float32], KINDS[torch.bfloat16]) else None
+        return head if head.kind in (KINDS[torch.float32], KINDS[torch.bfloat16], TILES) else None
 
     def _share_attention(self, target: NativeForward) -> None:
         """Let ``target`` note which keys matter, and this one skip the others."""
@@ -206,6 +219,8 @@ class NativeForward:
         linear = Linear(n=n + fill, k=k)
         if weights == "int4":
             linear.panels, linear.kind = self._pointer(pack4(*quantise4(weight))), INT4
+        elif weights is None and weight.dtype == torch.bfloat16 and self._tiles:
+            linear.panels, linear.kind = self._pointer(pack_tiles(weight)), TILES
         else:
             if weights == "int8":
                 weight, scale = quantise(weight)

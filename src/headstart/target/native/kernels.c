@@ -100,8 +100,8 @@ int64_t private_floats(const model *md, int64_t rows, int64_t most_keys) {
     int64_t widest = md->heads * md->dim, queries = most_queries(md) * md->dim;
     widest = md->hidden > widest ? md->hidden : widest;
     widest = md->inner > widest ? md->inner : widest;
-    int64_t attend = queries + attend_room(md, most_keys), quantise = quantised_floats(rows, widest, GROUP_INT4);
-    return rows * md->hidden + (attend > quantise ? attend : quantise);
+    int64_t attend = queries + attend_room(md, most_keys), inputs = inputs_floats(rows, widest);
+    return rows * md->hidden + (attend > inputs ? attend : inputs);
 }
 
 /* Rotate one head's queries or keys of one row, and write keys and values to the cache. */
@@ -173,13 +173,11 @@ INLINE void norm_rows(const float *x, const step *st, const float *weight, const
         rms_norm(x, st->rows, r, 0, weight, md->hidden, md->eps, out, st->rows, r);
 }
 
-/* One panel of one of `rows` rows' logits. */
-static void exact_panel(const linear *head, const float *x, int64_t rows, int64_t row, int64_t p, float *logits) {
-    const int64_t bytes = element_bytes(head->kind);
-    const char *panel = (const char *)head->panels + p * panel_bytes(head);
+/* One panel of one row's logits; `x` is made for the head, and tiles are shaped for one row. */
+static void exact_panel(const linear *head, const inputs *x, int64_t row, int64_t p, float *logits) {
     float *out = logits + row * head->n + p * PANEL;
-    add(panel, PANEL * bytes, head->kind, x + row * LANES, rows * LANES, head->k, out, LANES, 1,
-        (ahead){panel + NEAR, PANEL * bytes}, 1);
+    const int64_t bytes = panel_bytes(head);
+    panel_product(head, x, p, row, 1, out, LANES, (ahead){(const char *)head->panels + p * bytes + NEAR, bytes / head->k});
 }
 
 void forward(const model *md, const step *st, int64_t threads) {
@@ -242,10 +240,13 @@ void forward(const model *md, const step *st, int64_t threads) {
 #pragma omp for schedule(static)
             for (int64_t w = 0; w < st->wanted; w++)
                 best_panels(st->logits + w * md->head.n, panels, chosen + w * EXACT_PANELS);
+            const inputs in = inputs_for(&md->exact, normed, st->wanted, work);
+            if (md->exact.kind == TILES) shape_tiles(1);
 #pragma omp for schedule(static) nowait
             for (int64_t i = 0; i < st->wanted * best; i++)
-                exact_panel(&md->exact, normed, st->wanted, i / best, chosen[i / best * EXACT_PANELS + i % best], st->logits);
+                exact_panel(&md->exact, &in, i / best, chosen[i / best * EXACT_PANELS + i % best], st->logits);
         }
+        if (md->head.kind == TILES || md->exact.kind == TILES) release_tiles();
     }
 }
 

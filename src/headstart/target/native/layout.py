@@ -10,6 +10,9 @@ KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 INT4 = 3
 """The kind of panels of 4-bit weights, which torch has no type for."""
 
+TILES = 4
+"""The kind of panels of bfloat16 weights for the processor's matrix unit."""
+
 GROUP = 32
 """Columns that share a step and a minimum in 4 bits; the last group may be shorter."""
 
@@ -30,6 +33,14 @@ def pack(weight: torch.Tensor) -> torch.Tensor:
         unsigned = (weight.to(torch.int16) + 128).to(torch.uint8)
         return unsigned.view(-1, PANEL, k // 4, 4).transpose(1, 2).contiguous()
     return weight.view(-1, PANEL, k).transpose(1, 2).contiguous()
+
+
+def pack_tiles(weight: torch.Tensor) -> torch.Tensor:
+    """``[n, k]`` bfloat16 to panels of tiles ``[n / 32, k / 32, 2, 16, 16, 2]``, see ``tiles.h``; n and k are filled up with
+    zeros."""
+    n, k = weight.shape
+    weight = torch.nn.functional.pad(weight, (0, -k % PANEL, 0, -n % PANEL))
+    return weight.view(-1, 2, LANES, weight.shape[1] // PANEL, LANES, 2).permute(0, 3, 1, 4, 2, 5).contiguous()
 
 
 def interleave(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:

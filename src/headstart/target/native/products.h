@@ -5,6 +5,7 @@
 
 #include "int4.h"
 #include "int8.h"
+#include "tiles.h"
 #include "vector.h"
 
 typedef struct {
@@ -88,7 +89,8 @@ DEFINE_BYTES(add_int4, panel_int4)
 enum then { STORE, ADD, SWIGLU, LOGITS };
 
 INLINE int64_t panel_bytes(const linear *w) {
-    return w->kind == I4 ? panel_bytes_int4(w->k) : w->k * PANEL * element_bytes(w->kind);
+    if (w->kind == I4) return panel_bytes_int4(w->k);
+    return (w->kind == TILES ? tiles_of(w->k) * TILE_COLUMNS : w->k) * PANEL * element_bytes(w->kind);
 }
 
 INLINE int64_t first_panel(const linear *w, int me, int threads) { return w->n / PANEL * me / threads; }
@@ -110,32 +112,64 @@ INLINE ahead read_ahead(const linear *w, const linear *following, int64_t p, int
 /* Rows taken through all panels before the next ones: what they and a share of the weights take stays in the cache. */
 #define MOST_AT_ONCE 96
 
+/* Activations as a kind of weights wants them. */
+typedef struct {
+    const float *floats;
+    quantised bytes;
+    halved halves;
+    int64_t rows;
+} inputs;
+
+INLINE int64_t inputs_floats(int64_t rows, int64_t columns) {
+    const int64_t bytes = quantised_floats(rows, columns, GROUP_INT4), halves = halved_floats(rows, columns);
+    return bytes > halves ? bytes : halves;
+}
+
+/* x is [w->k] blocked over rows; `memory` holds inputs_floats(rows, w->k) and has to stay. */
+INLINE inputs inputs_for(const linear *w, const float *x, int64_t rows, float *memory) {
+    inputs out = {.floats = x, .rows = rows};
+    if (w->kind == I8) out.bytes = quantise(x, rows, w->k, GROUP, memory);
+    if (w->kind == I4) out.bytes = quantise(x, rows, w->k, GROUP_INT4, memory);
+    if (w->kind == TILES) out.halves = halve(x, rows, w->k, memory);
+    return out;
+}
+
+/* How many rows one call of add_panel takes. */
+INLINE int64_t most_rows(const linear *w) {
+    return w->kind == I8 || w->kind == I4 ? MOST_ROWS_INT8 : w->kind == TILES ? TILE_ROWS : MOST_ROWS;
+}
+
+/* sums[m][0..31] = x[m] . w.T for panel p and rows from .. from + rows - 1; laid out as in add_lines. */
+INLINE void panel_product(const linear *w, const inputs *x, int64_t p, int64_t from, int rows, float *sums, int64_t half,
+                          ahead next) {
+    const char *panel = (const char *)w->panels + p * panel_bytes(w);
+    if (w->kind == I8) add_int8((const uint8_t *)panel, &x->bytes, from, w->k, sums, half, next, rows);
+    else if (w->kind == I4) add_int4((const uint8_t *)panel, &x->bytes, from, w->k, sums, half, next, rows);
+    else if (w->kind == TILES) panel_tiles(panel, &x->halves, from, w->k, sums, half, next, rows);
+    else
+        add(panel, PANEL * element_bytes(w->kind), w->kind, x->floats + from * LANES, x->rows * LANES, w->k, sums, half, 1,
+            next, rows);
+}
+
 /* y = x @ w.T for this thread's share of the panels; then stored, added to y, gated into half as many columns, or
  * stored row by row. x is [w->k] blocked over rows, y over y_rows (row by row: y_rows is the length of a row). `memory`
- * holds quantised_floats(rows, w->k, GROUP_INT4). */
+ * holds inputs_floats(rows, w->k). */
 static void product(const linear *w, const float *x, int64_t rows, float *y, int64_t y_rows, enum then then,
                     const linear *following, float *memory, int me, int threads) {
     int64_t first = first_panel(w, me, threads), last = first_panel(w, me + 1, threads);
-    const int whole = w->kind == I8 || w->kind == I4;
-    const int64_t most = whole ? MOST_ROWS_INT8 : MOST_ROWS, lots = (rows + MOST_AT_ONCE - 1) / MOST_AT_ONCE;
-    float tile[MOST_ROWS * PANEL];
-    const int64_t half = MOST_ROWS * LANES;
-    quantised bytes;
-    if (whole) bytes = quantise(x, rows, w->k, w->kind == I8 ? GROUP : GROUP_INT4, memory);
+    const int64_t most = most_rows(w), lots = (rows + MOST_AT_ONCE - 1) / MOST_AT_ONCE;
+    float tile[TILE_ROWS * PANEL];
+    const int64_t half = TILE_ROWS * LANES;
+    const inputs in = inputs_for(w, x, rows, memory);
+    int64_t shaped = 0;
     for (int64_t i = 0, panels = last - first; i < lots * panels; i++) {
         const int64_t p = first + i % panels, lot = rows * (i / panels) / lots, end = rows * (i / panels + 1) / lots;
         const int64_t tiles = (end - lot + most - 1) / most;
-        const char *panel = (const char *)w->panels + p * panel_bytes(w);
         for (int64_t t = 0; t < tiles; t++) {
             int64_t from = lot + (end - lot) * t / tiles, count = lot + (end - lot) * (t + 1) / tiles - from;
             const ahead next = read_ahead(w, following, p, last, t, tiles, rows, me, threads);
-            if (w->kind == I8)
-                add_int8((const uint8_t *)panel, &bytes, from, w->k, tile, half, next, count);
-            else if (w->kind == I4)
-                add_int4((const uint8_t *)panel, &bytes, from, w->k, tile, half, next, count);
-            else
-                add(panel, PANEL * element_bytes(w->kind), w->kind, x + from * LANES, rows * LANES, w->k, tile, half, 1,
-                    next, count);
+            if (w->kind == TILES && count != shaped) shape_tiles(shaped = count);
+            panel_product(w, &in, p, from, count, tile, half, next);
             for (int64_t m = 0; m < count; m++) {
                 f16v low = *(f16v *)(tile + m * LANES), high = *(f16v *)(tile + half + m * LANES);
                 if (w->scale) {

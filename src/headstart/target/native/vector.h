@@ -23,9 +23,9 @@ typedef int8_t b16v __attribute__((vector_size(16), aligned(1), may_alias));
 #define MOST_ROWS 4
 #endif
 
-enum kind { F32 = 0, BF16 = 1, I8 = 2, I4 = 3 };
+enum kind { F32 = 0, BF16 = 1, I8 = 2, I4 = 3, TILES = 4 /* of bfloat16, see tiles.h */ };
 
-INLINE int64_t element_bytes(int kind) { return kind == F32 ? 4 : kind == BF16 ? 2 : 1; }
+INLINE int64_t element_bytes(int kind) { return kind == F32 ? 4 : kind == BF16 || kind == TILES ? 2 : 1; }
 
 INLINE f16v splat(float x) { return x - (f16v){}; }
 
