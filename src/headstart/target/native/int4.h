@@ -26,18 +26,16 @@ INLINE void panel_int4(const uint8_t *panel, const quantised *x, int64_t from, i
         i16v one[MOST_ROWS_INT8], two[MOST_ROWS_INT8];
         const int64_t last = i + GROUP_INT4 < columns ? i + GROUP_INT4 : columns;
         for (int m = 0; m < rows; m++) one[m] = two[m] = (i16v){};
-        for (; i < last; i += LANES) {
-            const int8_t *q = x->q + i * x->rows + from * LANES;
-            for (int l = 0; l < LANES; l += 4, panel += 2 * PANEL) {
-                __builtin_prefetch(next.at, 0, 2);
-                __builtin_prefetch(next.at + 2 * next.step, 0, 2);
-                next.at += 4 * next.step;
-                const bytes both = *(const bytes *)panel;
-                const bytes a = both & lower, b = (bytes)((u16v)both >> 4) & lower;
-                for (int m = 0; m < rows; m++) {
-                    one[m] = dot4(one[m], (i16v)a, q + m * LANES + l);
-                    two[m] = dot4(two[m], (i16v)b, q + m * LANES + l);
-                }
+        const int64_t width = last - i;
+        for (const int8_t *q = group_of(x, from, i, width); i < last; i += 4, q += 4, panel += 2 * PANEL) {
+            __builtin_prefetch(next.at, 0, 2);
+            __builtin_prefetch(next.at + 2 * next.step, 0, 2);
+            next.at += 4 * next.step;
+            const bytes both = *(const bytes *)panel;
+            const bytes a = both & lower, b = (bytes)((u16v)both >> 4) & lower;
+            for (int m = 0; m < rows; m++) {
+                one[m] = dot4(one[m], (i16v)a, q + m * width);
+                two[m] = dot4(two[m], (i16v)b, q + m * width);
             }
         }
         f16v step[2], minimum[2];

@@ -177,7 +177,7 @@ INLINE void norm_rows(const float *x, const step *st, const float *weight, const
 static void exact_panel(const linear *head, const inputs *x, int64_t row, int64_t p, float *logits) {
     float *out = logits + row * head->n + p * PANEL;
     const int64_t bytes = panel_bytes(head);
-    panel_product(head, x, p, row, 1, out, LANES, (ahead){(const char *)head->panels + p * bytes + NEAR, bytes / head->k});
+    panel_product(head, x, p, row, 1, 1, out, LANES, (ahead){(const char *)head->panels + p * bytes + NEAR, bytes / head->k});
 }
 
 void forward(const model *md, const step *st, int64_t threads) {
@@ -241,12 +241,12 @@ void forward(const model *md, const step *st, int64_t threads) {
             for (int64_t w = 0; w < st->wanted; w++)
                 best_panels(st->logits + w * md->head.n, panels, chosen + w * EXACT_PANELS);
             const inputs in = inputs_for(&md->exact, normed, st->wanted, work);
-            if (md->exact.kind == TILES) shape_tiles(1);
+            if (md->exact.kind == TILES) shape_tiles(1, tile_bytes(&md->exact, 1));
 #pragma omp for schedule(static) nowait
             for (int64_t i = 0; i < st->wanted * best; i++)
                 exact_panel(&md->exact, &in, i / best, chosen[i / best * EXACT_PANELS + i % best], st->logits);
         }
-        if (md->head.kind == TILES || md->exact.kind == TILES) release_tiles();
+        if (have_tiles) release_tiles();
     }
 }
 

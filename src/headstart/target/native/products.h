@@ -134,18 +134,28 @@ INLINE inputs inputs_for(const linear *w, const float *x, int64_t rows, float *m
     return out;
 }
 
-/* How many rows one call of add_panel takes. */
-INLINE int64_t most_rows(const linear *w) {
-    return w->kind == I8 || w->kind == I4 ? MOST_ROWS_INT8 : w->kind == TILES ? TILE_ROWS : MOST_ROWS;
+/* Bytes of a row that the matrix unit takes at a time, 0 where it is not used. */
+INLINE int64_t tile_bytes(const linear *w, int64_t rows) {
+    if (w->kind == TILES) return 2 * TILE_COLUMNS;
+    return have_tiles && w->kind == I8 && rows >= ROWS_FOR_TILES ? GROUP : 0;
 }
 
-/* sums[m][0..31] = x[m] . w.T for panel p and rows from .. from + rows - 1; laid out as in add_lines. */
-INLINE void panel_product(const linear *w, const inputs *x, int64_t p, int64_t from, int rows, float *sums, int64_t half,
-                          ahead next) {
+/* How many of `rows` rows one call of panel_product takes. */
+INLINE int64_t most_rows(const linear *w, int64_t rows) {
+    if (tile_bytes(w, rows)) return TILE_ROWS;
+    return w->kind == I8 || w->kind == I4 ? MOST_ROWS_INT8 : MOST_ROWS;
+}
+
+/* sums[m][0..31] = x[m] . w.T for panel p and rows from .. from + rows - 1, `tiled` if tiles are shaped for them; laid out
+ * as in add_lines. */
+INLINE void panel_product(const linear *w, const inputs *x, int64_t p, int64_t from, int rows, int tiled, float *sums,
+                          int64_t half, ahead next) {
     const char *panel = (const char *)w->panels + p * panel_bytes(w);
-    if (w->kind == I8) add_int8((const uint8_t *)panel, &x->bytes, from, w->k, sums, half, next, rows);
+    if (w->kind == TILES) panel_tiles(panel, &x->halves, from, w->k, sums, half, next, rows);
+    else if (w->kind == I8 && tiled)
+        panel_int8_tiles((const uint8_t *)panel, &x->bytes, from, w->k, sums, half, next, rows);
+    else if (w->kind == I8) add_int8((const uint8_t *)panel, &x->bytes, from, w->k, sums, half, next, rows);
     else if (w->kind == I4) add_int4((const uint8_t *)panel, &x->bytes, from, w->k, sums, half, next, rows);
-    else if (w->kind == TILES) panel_tiles(panel, &x->halves, from, w->k, sums, half, next, rows);
     else
         add(panel, PANEL * element_bytes(w->kind), w->kind, x->floats + from * LANES, x->rows * LANES, w->k, sums, half, 1,
             next, rows);
@@ -157,7 +167,7 @@ INLINE void panel_product(const linear *w, const inputs *x, int64_t p, int64_t f
 static void product(const linear *w, const float *x, int64_t rows, float *y, int64_t y_rows, enum then then,
                     const linear *following, float *memory, int me, int threads) {
     int64_t first = first_panel(w, me, threads), last = first_panel(w, me + 1, threads);
-    const int64_t most = most_rows(w), lots = (rows + MOST_AT_ONCE - 1) / MOST_AT_ONCE;
+    const int64_t most = most_rows(w, rows), bytes = tile_bytes(w, rows), lots = (rows + MOST_AT_ONCE - 1) / MOST_AT_ONCE;
     float tile[TILE_ROWS * PANEL];
     const int64_t half = TILE_ROWS * LANES;
     const inputs in = inputs_for(w, x, rows, memory);
@@ -168,8 +178,8 @@ static void product(const linear *w, const float *x, int64_t rows, float *y, int
         for (int64_t t = 0; t < tiles; t++) {
             int64_t from = lot + (end - lot) * t / tiles, count = lot + (end - lot) * (t + 1) / tiles - from;
             const ahead next = read_ahead(w, following, p, last, t, tiles, rows, me, threads);
-            if (w->kind == TILES && count != shaped) shape_tiles(shaped = count);
-            panel_product(w, &in, p, from, count, tile, half, next);
+            if (bytes && count != shaped) shape_tiles(shaped = count, bytes);
+            panel_product(w, &in, p, from, count, bytes != 0, tile, half, next);
             for (int64_t m = 0; m < count; m++) {
                 f16v low = *(f16v *)(tile + m * LANES), high = *(f16v *)(tile + half + m * LANES);
                 if (w->scale) {

@@ -22,14 +22,16 @@
 #define TILE_COLUMNS 32
 #define TILE_BYTES 1024
 
-/* Whether the matrix unit can be used: it was there when this was compiled, and the system lets this process have it. */
+static int have_tiles = 0;
+
+/* Whether the matrix unit can be used: it was there when this was compiled, and the system lets this process have it. Asks
+ * the system for it, so it comes before everything else. */
 int64_t matrix_unit(void) {
 #if HAS_TILES
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
-    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0;
-#else
-    return 0;
+    have_tiles = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0;
 #endif
+    return have_tiles;
 }
 
 INLINE int64_t tiles_of(int64_t columns) { return (columns + TILE_COLUMNS - 1) / TILE_COLUMNS; }
@@ -62,16 +64,17 @@ static halved halve(const float *x, int64_t rows, int64_t columns, float *memory
     return out;
 }
 
-/* Make the tiles what panel_tiles needs for `rows` rows, in this thread. */
-static void shape_tiles(int64_t rows) {
+/* In this thread: 0 to 3 hold sums of `rows` rows and 16 outputs; 4 and 5 those rows' `bytes` of activations; 6 and 7 the
+ * weights they meet. */
+static void shape_tiles(int64_t rows, int64_t bytes) {
     struct {
         uint8_t palette, start, reserved[14];
         uint16_t bytes[16];
         uint8_t rows[16];
     } shape = {.palette = 1};
     for (int i = 0; i < 8; i++) {
-        shape.bytes[i] = 2 * TILE_COLUMNS;
-        shape.rows[i] = i < 6 ? rows : TILE_ROWS;
+        shape.bytes[i] = i == 4 || i == 5 ? bytes : 4 * LANES;
+        shape.rows[i] = i < 6 ? rows : bytes / 4;
     }
     _tile_loadconfig(&shape);
 }
@@ -110,7 +113,7 @@ static void panel_tiles(const char *panel, const halved *x, int64_t from, int64_
 INLINE void release_tiles(void) { _tile_release(); }
 #else
 INLINE halved halve(const float *x, int64_t rows, int64_t columns, float *memory) { return (halved){}; }
-INLINE void shape_tiles(int64_t rows) {}
+INLINE void shape_tiles(int64_t rows, int64_t bytes) {}
 INLINE void release_tiles(void) {}
 INLINE void panel_tiles(const char *panel, const halved *x, int64_t from, int64_t columns, float *sums, int64_t half,
                         ahead next, int rows) {}
