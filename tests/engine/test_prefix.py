@@ -24,7 +24,7 @@ from headstart.engine.engine import Engine
 from headstart.engine.request import Branch, Output, Request, Speculation
 from headstart.engine.scheduler import Scheduler
 from headstart.errors import InvalidParameter, RequestTooLarge
-from headstart.target.kv import KVPool, _panel_view
+from headstart.target.kv import KVPool
 from headstart.target.model import Target
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -94,11 +94,7 @@ def kept_rows_are_right(engine: Engine, reference: Target | None = None) -> None
 
     def rows(pool: KVPool, start: int, count: int) -> list[torch.Tensor]:
         slots = torch.arange(start, start + count)
-        values = [tensor[:, slots] for tensor in pool.values]
-        if not pool.panels:
-            return [tensor[:, slots] for tensor in pool.keys] + values
-        views = [_panel_view(tensor) for tensor in pool.keys]
-        return [view[at(slots)] for view, at in views] + values
+        return [view[at(slots)] for view, at in pool.by_slots()]
 
     for entry in prefixes._kept:
         tokens: list[int] = []

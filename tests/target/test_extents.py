@@ -10,14 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headstart.target.extents import Extent
-from headstart.target.kv import KVPool, LayerShape
+from headstart.target.kv import KVPool, LayerShape, Layout
 
 BLOCK = 64
 BLOCKS = 8
 
 
-def pool(panels: bool = False) -> KVPool:
-    return KVPool([LayerShape(2, 4, 4), LayerShape(1, 8, 6)], BLOCKS * BLOCK, torch.float32, panels=panels)
+def pool(layout: Layout = "rows") -> KVPool:
+    if layout == "tiles":
+        return KVPool([LayerShape(2, 32, 32), LayerShape(1, 64, 64)], BLOCKS * BLOCK, torch.bfloat16, layout=layout)
+    return KVPool([LayerShape(2, 4, 4), LayerShape(1, 8, 6)], BLOCKS * BLOCK, torch.float32, layout=layout)
 
 
 def fill(p: KVPool, extent: Extent, mark: float) -> None:
@@ -150,10 +152,11 @@ def test_an_extension_that_fails_leaves_everything(monkeypatch: pytest.MonkeyPat
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4 * BLOCK), st.integers(0, 99)), max_size=50), st.booleans()
+    st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4 * BLOCK), st.integers(0, 99)), max_size=50),
+    st.sampled_from(["rows", "panels", "tiles"]),
 )
-def test_whatever_is_done_rows_stay_and_sums_add_up(steps: list[tuple[int, int, int]], panels: bool) -> None:
-    p = pool(panels)
+def test_whatever_is_done_rows_stay_and_sums_add_up(steps: list[tuple[int, int, int]], layout: Layout) -> None:
+    p = pool(layout)
     live: dict[Extent, tuple[int, float]] = {}
     idle: dict[Extent, tuple[int, float]] = {}
     for number, (what, size, which) in enumerate(steps):

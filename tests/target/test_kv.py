@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.target.kv import KVPool, LayerShape
+from headstart.target.kv import KVPool, LayerShape, Layout
 
 BLOCK = 64
 SHAPES = [LayerShape(2, 4, 4), LayerShape(1, 8, 6)]
@@ -48,6 +49,42 @@ def test_a_fragmented_pool_compacts_and_keeps_contents() -> None:
     for i in (1, 3):
         for tensor in (*p.keys, *p.values):
             assert bool((tensor[:, extents[i].start : extents[i].start + BLOCK] == i).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("layout", ["panels", "tiles"])
+def test_layouts_move_what_one_slot_holds_and_nothing_else(layout: Layout, dtype: torch.dtype) -> None:
+    """Where a slot's elements lie is ``key_at`` and ``value_at`` of the kernels' sources, written once more."""
+    dim, slots = 64, 128
+    p = KVPool([LayerShape(2, dim, dim)], slots - BLOCK, dtype, layout=layout)
+
+    def key_at(slot: int, i: int) -> int:
+        if layout == "tiles":
+            within = slot % 32 // 16 * 512 + i % 32 // 2 * 32 + slot % 16 * 2 + i % 2
+            return slot // 32 * 32 * dim + i // 32 * 1024 + within
+        place = slot % 32 if dtype == torch.float32 else slot % 16 * 2 + slot % 32 // 16
+        return slot // 32 * 32 * dim + i * 32 + place
+
+    def value_at(slot: int, i: int) -> int:
+        if layout == "tiles":
+            within = i % 32 // 16 * 512 + slot % 32 // 2 * 32 + i % 16 * 2 + slot % 2
+            return slot // 32 * 32 * dim + i // 32 * 1024 + within
+        return slot * dim + i
+
+    extent = p.reserve(BLOCK)
+    assert extent is not None
+    places = [torch.tensor([[at(s, i) for i in range(dim)] for s in range(slots)]) for at in (key_at, value_at)]
+    tensors = [p.keys[0], p.values[0]]
+    for tensor, place in zip(tensors, places, strict=True):
+        assert place.flatten().unique().numel() == slots * dim
+        for head in tensor:
+            head.view(-1)[place] = torch.arange(float(slots)).to(dtype)[:, None].expand(-1, dim)
+    p.move(extent, [7, 33, 50], 5)
+    expected = torch.arange(float(slots))
+    expected[5:8] = torch.tensor([7.0, 33.0, 50.0])
+    for tensor, place in zip(tensors, places, strict=True):
+        for head in tensor:
+            assert torch.equal(head.view(-1)[place].float(), expected[:, None].expand(-1, dim))
 
 
 def test_move_reorders_rows() -> None:

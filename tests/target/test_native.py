@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 import torch
 from tests import tiny
@@ -16,8 +18,8 @@ from headstart.target import model as model_module
 from headstart.target.model import Target
 from headstart.target.native import build
 from headstart.target.native.build import BuildFailed
-from headstart.target.native.forward import Unsuitable, refuse_unsuitable
-from headstart.target.native.layout import interleave, pack, pack4, quantise, quantise4
+from headstart.target.native.forward import Unsuitable, has_matrix_unit, refuse_unsuitable
+from headstart.target.native.layout import interleave, pack, pack4, pack_tiles, quantise, quantise4
 
 
 def test_panels_hold_every_weight_once() -> None:
@@ -30,6 +32,17 @@ def test_panels_hold_every_weight_once() -> None:
             at = order.index(row % 32)
             assert torch.equal(panels[row // 32, :, at], weight[row])
         assert not panels[1, :, [order.index(r) for r in range(18, 32)]].any()
+
+
+def test_tiles_hold_pairs_of_columns() -> None:
+    weight = torch.arange(50 * 48).view(50, 48).remainder(251).bfloat16()
+    panels = pack_tiles(weight)
+    assert panels.shape == (2, 2, 2, 16, 16, 2)
+    for row in (0, 1, 15, 16, 31, 32, 49):
+        held = panels[row // 32, :, row % 32 // 16, :, row % 16].flatten()
+        assert torch.equal(held[:48], weight[row])
+        assert not held[48:].any()
+    assert not panels[1, :, 1, :, 2:].any()
 
 
 def test_int8_panels_hold_four_columns_of_an_output_together() -> None:
@@ -127,25 +140,54 @@ def test_fewer_bits_are_another_model_and_lossless_against_itself(weights: str) 
     assert [o.token_ids for o in Engine(whole).generate(prompts, params)] != [o.token_ids for o in plain]
 
 
-@pytest.mark.parametrize("setting", [{}, {"weights": "int8"}, {"weights": "int4"}])
-def test_portable_c_computes_the_same(setting: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What runs where there is no AVX-512: other instructions, the same sums."""
-    segment = [Segment(None, 0, tiny.ids(40, 2))]
+PORTABLE = tuple(f for f in build.FLAGS if f != "-march=native")
+NO_MATRIX_UNIT = (*build.FLAGS, "-mno-amx-bf16")
 
-    def logits() -> torch.Tensor:
-        target = Target(tiny.model(), None, name="tiny", kv_tokens=1024, kernels="native", **setting)
-        assert target.numerics.exact_rows
-        segment[0].extent = target.pool.reserve(64)
-        return target.forward(segment)
 
-    here = logits()
-    monkeypatch.setattr(build, "FLAGS", tuple(f for f in build.FLAGS if f != "-march=native"))
-    build.library.cache_clear()
-    try:
-        portable = logits()
-    finally:
+@pytest.fixture
+def built_with(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[tuple[str, ...]], None]]:
+    """Kernels compiled with other flags, until the test ends."""
+
+    def build_with(flags: tuple[str, ...]) -> None:
+        monkeypatch.setattr(build, "FLAGS", flags)
         build.library.cache_clear()
-    torch.testing.assert_close(portable, here, rtol=1e-4, atol=1e-4)
+
+    yield build_with
+    build.library.cache_clear()
+
+
+def some_logits(dtype: torch.dtype, **setting: str) -> torch.Tensor:
+    """Of a prompt in one call, then of single tokens, a chain and a tree after it."""
+    target = Target(tiny.model("llama", dtype), None, name="tiny", kv_tokens=1024, kernels="native", **setting)
+    assert target.numerics.exact_rows
+    extent = target.pool.reserve(128)
+    parts = [Segment(extent, 0, tiny.ids(40, 2)), *(Segment(extent, 40 + i, [i + 3]) for i in range(3))]
+    parts += [Segment(extent, 43, tiny.ids(12, 5)), Segment(extent, 55, tiny.ids(6, 1), parents=[-1, 0, 0, 1, 2, 2])]
+    return torch.cat([target.forward([part]) for part in parts])
+
+
+@pytest.mark.parametrize("flags", [PORTABLE, NO_MATRIX_UNIT], ids=["portable", "no matrix unit"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("setting", [{}, {"weights": "int8"}, {"weights": "int4"}], ids=["whole", "int8", "int4"])
+def test_other_processors_compute_the_same(
+    setting: dict[str, str],
+    dtype: torch.dtype,
+    flags: tuple[str, ...],
+    built_with: Callable[[tuple[str, ...]], None],
+) -> None:
+    """What runs where there is no AVX-512 or no AMX: other instructions, the same sums. In bfloat16 the halves of the
+    activations round, and with 8-bit activations after it a whole step may."""
+    if "-march=native" in flags and not has_matrix_unit():
+        pytest.skip("this processor has no matrix unit")
+    here = some_logits(dtype, **setting)
+    built_with(flags)
+    there = some_logits(dtype, **setting)
+    if dtype == torch.float32:
+        torch.testing.assert_close(there, here, rtol=1e-4, atol=1e-4)
+        if flags == NO_MATRIX_UNIT:
+            assert torch.equal(there, here)  # sums of integers
+    else:
+        assert (there - here).norm() / here.norm() < (0.05 if setting else 0.004)
 
 
 @pytest.mark.parametrize("held", ["weights", "draft_weights"])

@@ -12,12 +12,15 @@ import math
 import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers.cache_utils import Cache
 
 from headstart.target.extents import Extent, Extents
+
+Layout = Literal["rows", "panels", "tiles"]
+"""How keys and values lie: row by row, or as the kernels read them, with or without a matrix unit."""
 
 COMPACT = 8
 """Most slots moved, for each one asked for, rather than give up kept rows: copying a row takes about a hundredth of
@@ -40,8 +43,8 @@ class KVPool:
     """Keys and values of all layers, ``[kv_heads, slots, dim]`` each, with a scratch block for padding rows.
 
     Memory is taken once, here. ``capacity`` is in tokens and rounded up to whole blocks of ``block`` slots; attention
-    pads keys to whole blocks, so every extent covers them. With ``panels`` the keys of each 32 slots lie as
-    ``headstart.target.native`` wants them, which moves single rows about but leaves whole blocks where they are.
+    pads keys to whole blocks, so every extent covers them. In a ``layout`` of ``headstart.target.native`` what each 32
+    slots hold lies mixed (see ``_mixed``): single rows are scattered, whole blocks are where they are otherwise.
     """
 
     def __init__(
@@ -51,10 +54,10 @@ class KVPool:
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
         block: int = 64,
-        panels: bool = False,
+        layout: Layout = "rows",
     ) -> None:
         self.shapes = tuple(shapes)
-        self.panels = panels
+        self.layout = layout
         self.block = block
         self.capacity = self._whole_blocks(capacity)
         self.scratch = self.capacity
@@ -157,14 +160,13 @@ class KVPool:
         index = torch.tensor([extent.start + s for s in source], device=device)
         first = extent.start + destination
         target = torch.arange(first, first + len(source), device=device)
-        for tensor in self.keys:
-            if self.panels:
-                by_panel, at = _panel_view(tensor)
-                by_panel[at(target)] = by_panel[at(index)]
-            else:
-                tensor[:, target] = tensor[:, index]
-        for tensor in self.values:
-            tensor[:, target] = tensor[:, index]
+        for view, at in self.by_slots():
+            view[at(target)] = view[at(index)]
+
+    def by_slots(self) -> list[tuple[torch.Tensor, Callable[[torch.Tensor], tuple[Any, ...]]]]:
+        """Every layer's keys, then every layer's values, each with what makes slots an index into it."""
+        keys = [_mixed(tensor, self.layout, "keys") for tensor in self.keys]
+        return keys + [_mixed(tensor, self.layout, "values") for tensor in self.values]
 
     def copy_prefix(self, source: Extent, target: Extent, tokens: int) -> None:
         """Copy the first ``tokens`` rows of one extent to another, in whole blocks."""
@@ -192,16 +194,24 @@ class KVPool:
         return start
 
 
-def _panel_view(keys: torch.Tensor) -> tuple[torch.Tensor, Callable[[torch.Tensor], tuple[Any, ...]]]:
-    """Keys ``[heads, slots, dim]`` seen as panels of 32 slots, and the index that picks slots out of it (see
-    ``native/kernels.c``)."""
-    heads, _, dim = keys.shape
-    if keys.dtype == torch.float32:
-        return keys.view(heads, -1, dim, 32), lambda s: (slice(None), s // 32, slice(None), s % 32)
-    return (
-        keys.view(heads, -1, dim, 16, 2),
-        lambda s: (slice(None), s // 32, slice(None), s % 16, s % 32 // 16),
-    )
+def _mixed(
+    tensor: torch.Tensor, layout: Layout, kind: str
+) -> tuple[torch.Tensor, Callable[[torch.Tensor], tuple[Any, ...]]]:
+    """``keys`` or ``values [heads, slots, dim]`` seen as they lie, and the index that picks slots out of that (see
+    ``native/attention.h`` and ``native/attention_tiles.h``)."""
+    heads, _, dim = tensor.shape
+    everything = slice(None)
+    if layout == "tiles" and kind == "keys":
+        view = tensor.view(heads, -1, dim // 32, 2, 16, 16, 2)
+        return view, lambda s: (everything, s // 32, everything, s % 32 // 16, everything, s % 16)
+    if layout == "tiles":
+        view = tensor.view(heads, -1, dim // 32, 2, 16, 16, 2)
+        return view, lambda s: (everything, s // 32, everything, everything, s % 32 // 2, everything, s % 2)
+    if layout == "rows" or kind == "values":
+        return tensor, lambda s: (everything, s)
+    if tensor.dtype == torch.float32:
+        return tensor.view(heads, -1, dim, 32), lambda s: (everything, s // 32, everything, s % 32)
+    return tensor.view(heads, -1, dim, 16, 2), lambda s: (everything, s // 32, everything, s % 16, s % 32 // 16)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:

@@ -19,9 +19,9 @@ from headstart.target import attention
 from headstart.target.batch import FlatBatch
 from headstart.target.checks import own_logits, relative_difference, rows_differ
 from headstart.target.extents import Extent
-from headstart.target.kv import KVPool, LayerShape, PoolCache, ShapeProbe
+from headstart.target.kv import KVPool, LayerShape, Layout, PoolCache, ShapeProbe
 from headstart.target.native.build import BuildFailed
-from headstart.target.native.forward import NativeForward, Unsuitable, refuse_unsuitable
+from headstart.target.native.forward import NativeForward, Unsuitable, pool_layout, refuse_unsuitable
 from headstart.target.native.noise import accelerate
 from headstart.target.numerics import (
     KEY_MULTIPLES,
@@ -272,7 +272,7 @@ class Target:
             )
         return [probe.shapes[i] for i in layers]
 
-    def _make_pool(self, shapes: Sequence[LayerShape], block: int, *, panels: bool = False) -> KVPool:
+    def _make_pool(self, shapes: Sequence[LayerShape], block: int, layout: Layout = "rows") -> KVPool:
         tokens, most_bytes = self._budget
         if most_bytes is not None:
             per_block = block * sum(shape.bytes_per_token(self.dtype) for shape in shapes)
@@ -283,7 +283,7 @@ class Target:
             tokens = blocks * block
         assert tokens is not None
         self.max_model_len = min(self.max_model_len, tokens)
-        return KVPool(shapes, tokens, self.dtype, self.device, block, panels=panels)
+        return KVPool(shapes, tokens, self.dtype, self.device, block, layout)
 
     def _refuse_hidden_window(self) -> None:
         """Raise if the configuration has a sliding window too long for the sample to show, and attention is not
@@ -309,7 +309,7 @@ class Target:
             return None
         try:
             refuse_unsuitable(self.model)
-            self.pool = self._make_pool(shapes, 64, panels=True)
+            self.pool = self._make_pool(shapes, 64, pool_layout(self.dtype))
             native = NativeForward(self.model, self.pool, self.max_model_len, weights=weights)
             difference = relative_difference(native, self.pool, sample, own)
             if difference > max(TOLERANCE[self.dtype], QUANTISED_TOLERANCE.get(weights or "", 0.0)):

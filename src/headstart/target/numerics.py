@@ -76,8 +76,8 @@ def find_class(run: Callable[[int, int], torch.Tensor | None], total: int, count
 
 
 def cancelling(rows: int, weight: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """``(x [rows, in], w [out, in])``, shaped like ``weight [out, in]`` and like it in dtype and device, for which every
-    sum of ``x @ w.T`` is zero but for what rounding left.
+    """``(x [rows, in], w [out, in])``, in shape, dtype and device like ``weight [out, in]``, for which every sum of
+    ``x @ w.T`` is zero but for what rounding left.
 
     Two orders of summation in float32 agree on other sums once they are rounded to bfloat16, but for one element of
     ten thousand or of a hundred thousand; here most elements tell them apart.

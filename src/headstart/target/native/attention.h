@@ -1,7 +1,7 @@
 /* Attention of rows over their sequences' keys and values.
  *
- * Keys of one head are panels over slots, [slots / 32][dim][32]; values are [slots][dim], each 32 of them a line. Rows
- * of one sequence that follow each other share the reading of what they have in common. Whatever is shared, a row's
+ * Keys of one head are panels over slots, [slots / 32][dim][32]; values are [slots][dim], each 32 of them a line; for the
+ * matrix unit see attention_tiles.h. Rows of one sequence that follow each other share the reading of what they have in common. Whatever is shared, a row's
  * scores, weights and sums are made by the same operations in the same order: over its keys in logical order. */
 #ifndef HEADSTART_ATTENTION_H
 #define HEADSTART_ATTENTION_H
@@ -61,6 +61,10 @@ static float soften(float *scores, int64_t rows, int64_t row, int64_t from, int6
     f16v sum = splat(0.0f);
     for (int64_t i = 0; i < padded; i += LANES) {
         f16v *at = (f16v *)block(scores, rows, row, i);
+        if (i >= length) {
+            *at = splat(0.0f);
+            continue;
+        }
         f16v e = exp16((*at - most) * splat(scale));
         if (i < from || i + LANES > length)
             for (int j = 0; j < LANES; j++)
@@ -77,6 +81,12 @@ typedef struct {
     int64_t count, skipped;
     int64_t *from, *to;
 } runs;
+
+INLINE int64_t keys_read(const runs *read) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < read->count; i++) count += read->to[i] - read->from[i];
+    return count;
+}
 
 /* Bring query m's scores, which lie by slot, into logical order. */
 static void order(const together *t, int64_t m, int64_t skipped, float *scores) {
@@ -138,26 +148,26 @@ INLINE room room_in(float *memory, int64_t total, int64_t dim) {
 
 /* Attention in three steps, each of which `parts` threads may take a part of once all are through with the step before:
  * results = softmax(scale * queries @ keys.T) @ values over the keys in `read`, which skips none but what all rows have
- * in common. First: scores, by panels of keys. queries are [dim] blocked over rows * group. */
-static void score(const together *t, const cache *c, const runs *read, const float *queries, const room *at, int part,
-                  int parts) {
-    const int64_t total = t->rows * t->group, bytes = element_bytes(c->kind);
-    int64_t panels = 0, p = 0;
-    for (int64_t i = 0; i < read->count; i++) panels += (read->to[i] - read->from[i]) / PANEL;
-    const int64_t mine = panels * part / parts, end = panels * (part + 1) / parts;
+ * in common. First: scores, by panels of keys; queries are made for the keys, which are `linear` weights. */
+static void score(const linear *keys, const runs *read, const inputs *queries, const room *at, int part, int parts) {
+    const int64_t total = queries->rows, most = most_rows(keys, total), bytes = tile_bytes(keys, total);
+    const int64_t mine = keys_read(read) / PANEL * part / parts, end = keys_read(read) / PANEL * (part + 1) / parts;
+    int64_t p = 0, shaped = 0;
     for (int64_t i = 0; i < read->count; i++)
         for (int64_t slot = read->from[i]; slot < read->to[i]; slot += PANEL, p++) {
             if (p < mine || p >= end) continue;
-            const char *panel = c->keys + slot * c->dim * bytes;
-            const ahead next = {panel + c->dim * PANEL * bytes, PANEL * bytes};
-            for (int64_t m = 0; m < total; m += MOST_ROWS)
-                add(panel, PANEL * bytes, c->kind, queries + m * LANES, total * LANES, c->dim,
-                    block(at->scores, total, m, p * PANEL), total * LANES, 1, next,
-                    total - m < MOST_ROWS ? total - m : MOST_ROWS);
+            const char *next = (const char *)keys->panels + (slot / PANEL + 1) * panel_bytes(keys);
+            for (int64_t m = 0; m < total; m += most) {
+                const int64_t rows = total - m < most ? total - m : most;
+                if (bytes && rows != shaped) shape_tiles(shaped = rows, bytes);
+                panel_product(keys, queries, slot / PANEL, m, rows, bytes != 0, block(at->scores, total, m, p * PANEL),
+                              total * LANES, (ahead){next, PANEL * element_bytes(keys->kind)});
+            }
         }
 }
 
-/* Second: their softmax, by queries. A window limits each row to its last keys (0: none). */
+/* Second: their softmax, by queries; keys that a query does not see weigh nothing. A window limits each row to its last
+ * keys (0: none). */
 static void soften_all(const together *t, float scale, int64_t window, const runs *read, const room *at, int part,
                        int parts) {
     const int64_t total = t->rows * t->group, skipped = read->skipped;
@@ -165,8 +175,7 @@ static void soften_all(const together *t, float scale, int64_t window, const run
         const int64_t keys = t->length[m / t->group], length = keys - skipped;
         const int64_t unseen = window && keys > window ? keys - window : 0;
         order(t, m, skipped, at->scores);
-        at->sums[m] = soften(at->scores, total, m, unseen > skipped ? unseen - skipped : 0, length,
-                             (length + LANES - 1) / LANES * LANES, scale);
+        at->sums[m] = soften(at->scores, total, m, unseen > skipped ? unseen - skipped : 0, length, keys_read(read), scale);
     }
 }
 

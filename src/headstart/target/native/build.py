@@ -19,7 +19,7 @@ from pathlib import Path
 from headstart.target.cache import cache_dir
 
 SOURCE = Path(__file__).with_name("kernels.c")
-HEADERS = ("vector.h", "int8.h", "int4.h", "tiles.h", "products.h", "attention.h", "best.h")
+HEADERS = ("vector.h", "int8.h", "int4.h", "tiles.h", "products.h", "attention.h", "attention_tiles.h", "best.h")
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-Wno-psabi")
 COMPILERS = ("cc", "gcc", "clang")
 

@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from headstart.decode.segment import Segment
-from headstart.target.kv import KVPool
+from headstart.target.kv import KVPool, Layout
 from headstart.target.native.build import library
 from headstart.target.native.layout import (
     INT4,
@@ -50,7 +50,7 @@ class NativeForward:
 
     Args:
         model: on the CPU, in float32 or bfloat16. Its weights are copied into panels; see ``release``.
-        pool: whose keys and values the kernels read and write, in the layout of panels.
+        pool: whose keys and values the kernels read and write, in ``pool_layout``.
         positions: longest context in tokens.
         weights: ``int8`` holds weights in 8 bits with one scale per output, ``int4`` in 4 with a step and a minimum for
             every 32 columns, but the head in 8. This changes the model.
@@ -73,9 +73,9 @@ class NativeForward:
     ) -> None:
         refuse_unsuitable(model)
         self._library = library()
-        for name in ("shared_floats", "private_floats", "matrix_unit"):
+        for name in ("shared_floats", "private_floats"):
             getattr(self._library, name).restype = ctypes.c_int64
-        self._tiles = bool(self._library.matrix_unit())
+        self._tiles = has_matrix_unit()
         self._keep: list[torch.Tensor] = []
         config = model.config
         inside: Any = model.model
@@ -102,7 +102,7 @@ class NativeForward:
             eps=config.rms_norm_eps,
             scale=first.scaling,
             embed_kind=KINDS[model.dtype],
-            kv_kind=KINDS[model.dtype],
+            kv_kind=TILES if pool.layout == "tiles" else KINDS[model.dtype],
             slots=pool.keys[0].shape[1],
             embed=self._pointer(inside.embed_tokens.weight.detach()),
             cosines=self._pointer(cosines),
@@ -240,6 +240,18 @@ class NativeForward:
         tensor = tensor.contiguous()
         self._keep.append(tensor)
         return tensor.data_ptr()
+
+
+def has_matrix_unit() -> bool:
+    """Whether the kernels use the processor's matrix unit. Raises ``BuildFailed`` where there are no kernels."""
+    ask = library().matrix_unit
+    ask.restype = ctypes.c_int64
+    return bool(ask())
+
+
+def pool_layout(dtype: torch.dtype) -> Layout:
+    """The layout of the pool that the kernels need for keys and values in ``dtype``. Raises ``BuildFailed``."""
+    return "tiles" if dtype == torch.bfloat16 and has_matrix_unit() else "panels"
 
 
 def sliding_window(attention: Any) -> int | None:

@@ -11,7 +11,7 @@
  */
 #include <omp.h>
 
-#include "attention.h"
+#include "attention_tiles.h"
 #include "best.h"
 #include "products.h"
 #include "vector.h"
@@ -77,7 +77,7 @@ static void rotate(float *x, int64_t rows, int64_t row, int64_t first, const flo
 
 /* Rows attended to together: as many as fill a tile with their query heads. */
 INLINE int64_t most_together(const model *md) {
-    int64_t rows = MOST_ROWS / (md->heads / md->kv_heads);
+    int64_t rows = (md->kv_kind == TILES ? TILE_ROWS : MOST_ROWS) / (md->heads / md->kv_heads);
     return rows > 1 ? rows : 1;
 }
 
@@ -91,6 +91,11 @@ static int64_t attend_room(const model *md, int64_t most_keys) {
     return room_floats(most_queries(md), md->dim, most_keys);
 }
 
+/* For the queries, and then for their weights. */
+static int64_t attend_inputs(const model *md, int64_t most_keys) {
+    return md->kv_kind == TILES ? tiled_floats(most_queries(md), md->dim + most_keys + 2 * PANEL) : 0;
+}
+
 int64_t shared_floats(const model *md, int64_t rows, int64_t most_keys, int64_t threads) {
     return rows * (md->hidden + (2 * md->heads + 2 * md->kv_heads) * md->dim + md->inner) +
            (threads - 1) * attend_room(md, most_keys);
@@ -100,7 +105,7 @@ int64_t private_floats(const model *md, int64_t rows, int64_t most_keys) {
     int64_t widest = md->heads * md->dim, queries = most_queries(md) * md->dim;
     widest = md->hidden > widest ? md->hidden : widest;
     widest = md->inner > widest ? md->inner : widest;
-    int64_t attend = queries + attend_room(md, most_keys), inputs = inputs_floats(rows, widest);
+    int64_t attend = queries + attend_room(md, most_keys) + attend_inputs(md, most_keys), inputs = inputs_floats(rows, widest);
     return rows * md->hidden + (attend > inputs ? attend : inputs);
 }
 
@@ -108,16 +113,20 @@ int64_t private_floats(const model *md, int64_t rows, int64_t most_keys) {
 static void place(const model *md, const layer *ly, const step *st, float *qkv, int64_t row, int64_t head) {
     const int64_t rows = st->rows, dim = md->dim, first = head * dim;
     const int64_t kv = head - md->heads, bytes = md->slots * dim * element_bytes(md->kv_kind);
+    const float *values = block(qkv, rows, 0, first);
     if (kv >= md->kv_heads) {
-        write_value((char *)ly->values + (kv - md->kv_heads) * bytes, md->kv_kind, dim, st->slots[row],
-                    block(qkv, rows, 0, first), rows, row);
+        char *to = (char *)ly->values + (kv - md->kv_heads) * bytes;
+        if (md->kv_kind == TILES) write_value_tiles((uint16_t *)to, dim, st->slots[row], values, rows, row);
+        else write_value(to, md->kv_kind, dim, st->slots[row], values, rows, row);
         return;
     }
     const float *norm = kv < 0 ? ly->q_norm : ly->k_norm, *c = md->cosines + st->positions[row] * dim;
     if (norm) rms_norm(qkv, rows, row, first, norm, dim, md->eps, qkv, rows, row);
     rotate(qkv, rows, row, first, c, md->sines + st->positions[row] * dim, dim);
-    if (kv >= 0)
-        write_key((char *)ly->keys + kv * bytes, md->kv_kind, dim, st->slots[row], block(qkv, rows, 0, first), rows, row);
+    if (kv < 0) return;
+    char *to = (char *)ly->keys + kv * bytes;
+    if (md->kv_kind == TILES) write_key_tiles((uint16_t *)to, dim, st->slots[row], values, rows, row);
+    else write_key(to, md->kv_kind, dim, st->slots[row], values, rows, row);
 }
 
 /* Rows that are attended to together: a sequence's rows, most_together at a time. Writes the first row of each lot, and
@@ -131,9 +140,9 @@ static int64_t lots(const model *md, const step *st, int64_t *first) {
 }
 
 /* One key head for rows first .. first + count - 1. With several `parts`, all threads do it together and each passes
- * the same `memory`; `queries` is a thread's own. */
+ * the same `memory`; `queries` and what lies behind them, at `own`, is each thread's. */
 static void attend(const model *md, int64_t l, const step *st, const float *qkv, float *out, int64_t first, int64_t count,
-                   int64_t head, float *queries, float *memory, int part, int parts) {
+                   int64_t head, float *queries, float *own, float *memory, int part, int parts) {
     const layer *ly = md->layer + l;
     const int64_t rows = st->rows, group = md->heads / md->kv_heads, dim = md->dim, start = st->start[first];
     const int64_t total = count * group, bytes = element_bytes(md->kv_kind), at = (head * md->slots + start) * dim * bytes;
@@ -151,7 +160,9 @@ static void attend(const model *md, int64_t l, const step *st, const float *qkv,
         for (int64_t i = 0; i < dim; i += LANES)
             *(f16v *)block(queries, total, m, i) =
                 *(const f16v *)block(qkv, rows, first + m / group, (head * group + m % group) * dim + i);
-    score(&t, &c, &read, queries, &work, part, parts);
+    const linear keys = {.panels = c.keys, .n = md->slots - start, .k = dim, .kind = c.kind};
+    const inputs in = inputs_for(&keys, queries, total, own);
+    score(&keys, &read, &in, &work, part, parts);
     if (parts > 1) {
 #pragma omp barrier
     }
@@ -160,7 +171,8 @@ static void attend(const model *md, int64_t l, const step *st, const float *qkv,
 #pragma omp barrier
     }
     if (shares && !sparse && last && part == 0) note_shares(&t, &work, shares);
-    weigh(&t, &c, &read, &work, part, parts);
+    if (c.kind == TILES) weigh_tiles(&t, &c, &read, &work, own, part, parts);
+    else weigh(&t, &c, &read, &work, part, parts);
     for (int64_t column = part * PANEL; column < dim; column += parts * PANEL)
         for (int64_t m = 0; m < total; m++)
             for (int64_t i = column; i < column + PANEL; i += LANES)
@@ -213,11 +225,12 @@ void forward(const model *md, const step *st, int64_t threads) {
 #pragma omp for schedule(dynamic, 1) nowait
             for (int64_t task = 0; task < alone; task++) {
                 const int64_t *lot = first + task % count;
-                attend(md, l, st, qkv, mixed, lot[0], lot[1] - lot[0], task / count, work, work + queries, 0, 1);
+                attend(md, l, st, qkv, mixed, lot[0], lot[1] - lot[0], task / count, work, work + queries,
+                       work + queries + attend_inputs(md, st->most_keys), 0, 1);
             }
             for (int64_t task = alone; task < tasks; task++) {
                 const int64_t *lot = first + task % count;
-                attend(md, l, st, qkv, mixed, lot[0], lot[1] - lot[0], task / count, work,
+                attend(md, l, st, qkv, mixed, lot[0], lot[1] - lot[0], task / count, work, work + queries,
                        together + (task - alone) * attend_room(md, st->most_keys), me, all);
             }
 #pragma omp barrier

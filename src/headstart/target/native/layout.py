@@ -36,8 +36,8 @@ def pack(weight: torch.Tensor) -> torch.Tensor:
 
 
 def pack_tiles(weight: torch.Tensor) -> torch.Tensor:
-    """``[n, k]`` bfloat16 to panels of tiles ``[n / 32, k / 32, 2, 16, 16, 2]``, see ``tiles.h``; n and k are filled up with
-    zeros."""
+    """``[n, k]`` bfloat16 to panels of tiles ``[n / 32, k / 32, 2, 16, 16, 2]``, see ``tiles.h``; n and k are
+    filled up with zeros."""
     n, k = weight.shape
     weight = torch.nn.functional.pad(weight, (0, -k % PANEL, 0, -n % PANEL))
     return weight.view(-1, 2, LANES, weight.shape[1] // PANEL, LANES, 2).permute(0, 3, 1, 4, 2, 5).contiguous()
