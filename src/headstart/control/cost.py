@@ -12,8 +12,8 @@ from itertools import accumulate
 from statistics import mean, median
 from typing import Any
 
-GRID = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
-"""Row counts that are measured; between them the curve is linear."""
+GRID = (1, 2, 3, 4, 6, 8, 12, 16, 17, 24, 32, 33, 64)
+"""Row counts that are measured; between them the curve is linear. A matrix unit takes 16 rows at a time, hence the steps."""
 
 SHORT, LONG = 64, 768
 """Context lengths measured: the difference gives the price of a key."""

@@ -159,7 +159,7 @@ static void score(const linear *keys, const runs *read, const inputs *queries, c
             const char *next = (const char *)keys->panels + (slot / PANEL + 1) * panel_bytes(keys);
             for (int64_t m = 0; m < total; m += most) {
                 const int64_t rows = total - m < most ? total - m : most;
-                if (bytes && rows != shaped) shape_tiles(shaped = rows, bytes);
+                if (bytes && rows != shaped) shape_for(keys, shaped = rows, bytes);
                 panel_product(keys, queries, slot / PANEL, m, rows, bytes != 0, block(at->scores, total, m, p * PANEL),
                               total * LANES, (ahead){next, PANEL * element_bytes(keys->kind)});
             }

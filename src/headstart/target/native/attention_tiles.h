@@ -31,30 +31,21 @@ static void write_value_tiles(uint16_t *values, int64_t dim, int64_t slot, const
     for (int64_t i = 0; i < dim; i++) values[value_at(dim, slot, i)] = to_bf16(*element(x, rows, row, i));
 }
 
-/* Sums of both parts of the weights, [2][rows][16] each for 32 columns. */
-typedef struct {
-    float *upper, *lower;
-} both;
-
 #if HAS_TILES
-/* Add `panels` panels of values, `step` elements apart, to the sums of queries m .. for which tiles are shaped, weighed by
- * the halves of panel p on. */
+/* Add `panels` panels of values, `step` elements apart, weighed by the halves of panel p on, to the sums of queries m ..
+ * for which tiles are shaped. Sums are [2][queries][16], for 32 columns. */
 static void add_values(const uint16_t *values, int64_t step, int64_t panels, const halved *weights, int64_t p, int64_t m,
-                       both sums, int fresh) {
+                       float *sums, int fresh) {
     const int64_t rows = weights->rows, half = rows * LANES, stride = rows * TILE_COLUMNS;
     const uint16_t *upper = weights->upper + (p * rows + m) * TILE_COLUMNS;
     const uint16_t *lower = weights->lower + (p * rows + m) * TILE_COLUMNS;
-    float *one = sums.upper + m * LANES, *two = sums.lower + m * LANES;
+    sums += m * LANES;
     if (fresh) {
         _tile_zero(0);
         _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
     } else {
-        _tile_loadd(0, one, 4 * LANES);
-        _tile_loadd(1, one + half, 4 * LANES);
-        _tile_loadd(2, two, 4 * LANES);
-        _tile_loadd(3, two + half, 4 * LANES);
+        _tile_loadd(0, sums, 4 * LANES);
+        _tile_loadd(1, sums + half, 4 * LANES);
     }
     for (; panels > 0; panels--, values += step, upper += stride, lower += stride) {
         for (int l = 0; l < 2 * TILE_ELEMENTS; l += PANEL) __builtin_prefetch(values + step + l, 0, 2);
@@ -64,25 +55,23 @@ static void add_values(const uint16_t *values, int64_t step, int64_t panels, con
         _tile_loadd(5, lower, 2 * TILE_COLUMNS);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+        _tile_dpbf16ps(0, 5, 6);
+        _tile_dpbf16ps(1, 5, 7);
     }
-    _tile_stored(0, one, 4 * LANES);
-    _tile_stored(1, one + half, 4 * LANES);
-    _tile_stored(2, two, 4 * LANES);
-    _tile_stored(3, two + half, 4 * LANES);
+    _tile_stored(0, sums, 4 * LANES);
+    _tile_stored(1, sums + half, 4 * LANES);
 }
 #else
 INLINE void add_values(const uint16_t *values, int64_t step, int64_t panels, const halved *weights, int64_t p, int64_t m,
-                       both sums, int fresh) {}
+                       float *sums, int fresh) {}
 #endif
 
 /* add_values for queries m .. end - 1. */
 static void add_values_of(const uint16_t *values, int64_t step, int64_t panels, const halved *weights, int64_t p, int64_t m,
-                          int64_t end, both sums, int fresh, int64_t *shaped) {
+                          int64_t end, float *sums, int fresh, int64_t *shaped) {
     for (; m < end; m += TILE_ROWS) {
         const int64_t rows = end - m < TILE_ROWS ? end - m : TILE_ROWS;
-        if (rows != *shaped) shape_tiles(*shaped = rows, 2 * TILE_COLUMNS);
+        if (rows != *shaped) shape_tiles(*shaped = rows, rows, 2 * TILE_COLUMNS);
         add_values(values, step, panels, weights, p, m, sums, fresh);
     }
 }
@@ -101,13 +90,13 @@ static void own_panel(const together *t, const cache *c, int64_t r, int64_t key,
 }
 
 /* Third step: as `weigh` (attention.h). `memory`, a thread's own, holds tiled_floats(total, keys). */
-INLINE int64_t tiled_floats(int64_t total, int64_t keys) { return halved_floats(total, keys) + 4 * (total + TILE_ROWS) * LANES; }
+INLINE int64_t tiled_floats(int64_t total, int64_t keys) { return halved_floats(total, keys) + total * PANEL; }
 
 static void weigh_tiles(const together *t, const cache *c, const runs *read, const room *at, float *memory, int part,
                         int parts) {
     const int64_t total = t->rows * t->group, step = PANEL * c->dim;
-    const both sums = {memory, memory + 2 * (total + TILE_ROWS) * LANES};
-    const halved weights = halve(at->scores, total, keys_read(read), memory + 4 * (total + TILE_ROWS) * LANES);
+    float *sums = memory;
+    const halved weights = halve(at->scores, total, keys_read(read), memory + total * PANEL);
     int64_t common = read->to[read->count - 1], shaped = 0;
     for (int64_t r = 0; r < t->rows; r++)
         if (t->plain[r] < t->length[r] && t->plain[r] < common) common = t->plain[r];
@@ -131,9 +120,7 @@ static void weigh_tiles(const together *t, const cache *c, const runs *read, con
         for (int64_t h = 0; h < 2; h++)
             for (int64_t m = 0; m < total; m++)
                 *(f16v *)block(at->results, total, m, column + h * LANES) =
-                    (*(const f16v *)(sums.upper + (h * total + m) * LANES) +
-                     *(const f16v *)(sums.lower + (h * total + m) * LANES)) /
-                    splat(at->sums[m]);
+                    *(const f16v *)(sums + (h * total + m) * LANES) / splat(at->sums[m]);
     }
 }
 

@@ -254,7 +254,7 @@ void forward(const model *md, const step *st, int64_t threads) {
             for (int64_t w = 0; w < st->wanted; w++)
                 best_panels(st->logits + w * md->head.n, panels, chosen + w * EXACT_PANELS);
             const inputs in = inputs_for(&md->exact, normed, st->wanted, work);
-            if (md->exact.kind == TILES) shape_tiles(1, tile_bytes(&md->exact, 1));
+            if (md->exact.kind == TILES) shape_for(&md->exact, 1, tile_bytes(&md->exact, 1));
 #pragma omp for schedule(static) nowait
             for (int64_t i = 0; i < st->wanted * best; i++)
                 exact_panel(&md->exact, &in, i / best, chosen[i / best * EXACT_PANELS + i % best], st->logits);

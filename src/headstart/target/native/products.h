@@ -142,8 +142,15 @@ INLINE int64_t tile_bytes(const linear *w, int64_t rows) {
 
 /* How many of `rows` rows one call of panel_product takes. */
 INLINE int64_t most_rows(const linear *w, int64_t rows) {
+    if (w->kind == TILES) return MOST_ROWS_TILES;
     if (tile_bytes(w, rows)) return TILE_ROWS;
     return w->kind == I8 || w->kind == I4 ? MOST_ROWS_INT8 : MOST_ROWS;
+}
+
+/* Shape this thread's tiles for panel_product with so many rows. */
+INLINE void shape_for(const linear *w, int64_t rows, int64_t bytes) {
+    const int64_t first = first_tile(rows);
+    shape_tiles(first, w->kind == TILES && first < rows ? rows - first : first, bytes);
 }
 
 /* sums[m][0..31] = x[m] . w.T for panel p and rows from .. from + rows - 1, `tiled` if tiles are shaped for them; laid out
@@ -168,8 +175,8 @@ static void product(const linear *w, const float *x, int64_t rows, float *y, int
                     const linear *following, float *memory, int me, int threads) {
     int64_t first = first_panel(w, me, threads), last = first_panel(w, me + 1, threads);
     const int64_t most = most_rows(w, rows), bytes = tile_bytes(w, rows), lots = (rows + MOST_AT_ONCE - 1) / MOST_AT_ONCE;
-    float tile[TILE_ROWS * PANEL];
-    const int64_t half = TILE_ROWS * LANES;
+    float tile[MOST_ROWS_TILES * PANEL];
+    const int64_t half = MOST_ROWS_TILES * LANES;
     const inputs in = inputs_for(w, x, rows, memory);
     int64_t shaped = 0;
     for (int64_t i = 0, panels = last - first; i < lots * panels; i++) {
@@ -178,7 +185,7 @@ static void product(const linear *w, const float *x, int64_t rows, float *y, int
         for (int64_t t = 0; t < tiles; t++) {
             int64_t from = lot + (end - lot) * t / tiles, count = lot + (end - lot) * (t + 1) / tiles - from;
             const ahead next = read_ahead(w, following, p, last, t, tiles, rows, me, threads);
-            if (bytes && count != shaped) shape_tiles(shaped = count, bytes);
+            if (bytes && count != shaped) shape_for(w, shaped = count, bytes);
             panel_product(w, &in, p, from, count, bytes != 0, tile, half, next);
             for (int64_t m = 0; m < count; m++) {
                 f16v low = *(f16v *)(tile + m * LANES), high = *(f16v *)(tile + half + m * LANES);

@@ -1,9 +1,9 @@
 /* Products of bfloat16 weights on the processor's matrix unit (Intel AMX), where it has one.
  *
  * A weight is an exact bfloat16. An activation becomes the sum of two: what bfloat16 holds of it, and what it holds of the
- * rest, 16 bits of mantissa together; their products with the weights are summed apart and added at the end. The unit
- * keeps a sum for every row and output, and adds to it the products of 32 columns at a time, in columns' order: rows
- * that share a tile share nothing but the reading of the weights. Panels of 32 outputs: [n / 32][k / 32][2][16][16][2],
+ * rest, 16 bits of mantissa together. The unit keeps a sum for every row and output, and adds to it the products of 32
+ * columns at a time, first with the one part of the activations and then with the other, in columns' order: rows that
+ * share a tile share nothing but the reading of the weights. Panels of 32 outputs: [n / 32][k / 32][2][16][16][2],
  * halves of 16 outputs, pairs of columns, outputs, the two columns; k is filled up with zeros. */
 #ifndef HEADSTART_TILES_H
 #define HEADSTART_TILES_H
@@ -19,6 +19,7 @@
 #endif
 
 #define TILE_ROWS 16
+#define MOST_ROWS_TILES (2 * TILE_ROWS) /* that share the loading of weights */
 #define TILE_COLUMNS 32
 #define TILE_BYTES 1024
 
@@ -64,9 +65,12 @@ static halved halve(const float *x, int64_t rows, int64_t columns, float *memory
     return out;
 }
 
-/* In this thread: 0 to 3 hold sums of `rows` rows and 16 outputs; 4 and 5 those rows' `bytes` of activations; 6 and 7 the
- * weights they meet. */
-static void shape_tiles(int64_t rows, int64_t bytes) {
+/* Rows of `rows` in the first of their two tiles; the second has as many or one less, or none where one is enough. */
+INLINE int64_t first_tile(int64_t rows) { return rows > TILE_ROWS ? (rows + 1) / 2 : rows; }
+
+/* In this thread: 0 and 1 hold sums of `first` rows and 16 outputs, 2 and 3 of `second`; 4 and 5 `bytes` of those rows'
+ * activations; 6 and 7 the weights they meet. */
+static void shape_tiles(int64_t first, int64_t second, int64_t bytes) {
     struct {
         uint8_t palette, start, reserved[14];
         uint16_t bytes[16];
@@ -74,18 +78,18 @@ static void shape_tiles(int64_t rows, int64_t bytes) {
     } shape = {.palette = 1};
     for (int i = 0; i < 8; i++) {
         shape.bytes[i] = i == 4 || i == 5 ? bytes : 4 * LANES;
-        shape.rows[i] = i < 6 ? rows : bytes / 4;
+        shape.rows[i] = i >= 6 ? bytes / 4 : i < 2 || i == 4 ? first : second;
     }
     _tile_loadconfig(&shape);
 }
 
-/* sums[m][0..31] = x[m] . w.T for one panel and rows from .. from + rows - 1, as many as the tiles are shaped for; laid out
- * as in add_lines. */
+/* sums[m][0..31] = x[m] . w.T for one panel and rows from .. from + rows - 1, for which tiles are shaped; laid out as in
+ * add_lines. */
 static void panel_tiles(const char *panel, const halved *x, int64_t from, int64_t columns, float *sums, int64_t half,
                         ahead next, int rows) {
-    float low[TILE_ROWS * LANES], high[TILE_ROWS * LANES];
-    const int64_t tiles = tiles_of(columns), step = x->rows * TILE_COLUMNS;
+    const int64_t tiles = tiles_of(columns), step = x->rows * TILE_COLUMNS, first = first_tile(rows);
     const uint16_t *upper = x->upper + from * TILE_COLUMNS, *lower = x->lower + from * TILE_COLUMNS;
+    const int64_t second = first < rows ? first * TILE_COLUMNS : 0;
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -95,25 +99,33 @@ static void panel_tiles(const char *panel, const halved *x, int64_t from, int64_
         _tile_loadd(6, panel, 2 * TILE_COLUMNS);
         _tile_loadd(7, panel + TILE_BYTES, 2 * TILE_COLUMNS);
         _tile_loadd(4, upper, 2 * TILE_COLUMNS);
-        _tile_loadd(5, lower, 2 * TILE_COLUMNS);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+        if (second) {
+            _tile_loadd(5, upper + second, 2 * TILE_COLUMNS);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+        _tile_loadd(4, lower, 2 * TILE_COLUMNS);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        if (second) {
+            _tile_loadd(5, lower + second, 2 * TILE_COLUMNS);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
     }
     _tile_stored(0, sums, 4 * LANES);
     _tile_stored(1, sums + half, 4 * LANES);
-    _tile_stored(2, low, 4 * LANES);
-    _tile_stored(3, high, 4 * LANES);
-    for (int m = 0; m < rows; m++) {
-        *(f16v *)(sums + m * LANES) += *(const f16v *)(low + m * LANES);
-        *(f16v *)(sums + half + m * LANES) += *(const f16v *)(high + m * LANES);
+    if (second) {
+        _tile_stored(2, sums + first * LANES, 4 * LANES);
+        _tile_stored(3, sums + half + first * LANES, 4 * LANES);
     }
 }
 INLINE void release_tiles(void) { _tile_release(); }
 #else
 INLINE halved halve(const float *x, int64_t rows, int64_t columns, float *memory) { return (halved){}; }
-INLINE void shape_tiles(int64_t rows, int64_t bytes) {}
+INLINE void shape_tiles(int64_t first, int64_t second, int64_t bytes) {}
 INLINE void release_tiles(void) {}
 INLINE void panel_tiles(const char *panel, const halved *x, int64_t from, int64_t columns, float *sums, int64_t half,
                         ahead next, int rows) {}
