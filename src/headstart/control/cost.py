@@ -13,7 +13,7 @@ from statistics import mean, median
 from typing import Any
 
 GRID = (1, 2, 3, 4, 6, 8, 12, 16, 17, 24, 32, 33, 64)
-"""Row counts that are measured; between them the curve is linear. A matrix unit takes 16 rows at a time, hence the steps."""
+"""Row counts that are measured; between them the curve is linear. 17 and 33: a matrix unit takes 16 rows at a time."""
 
 SHORT, LONG = 64, 768
 """Context lengths measured: the difference gives the price of a key."""

@@ -45,6 +45,9 @@ typedef struct {
 
 INLINE int64_t halved_floats(int64_t rows, int64_t columns) { return (rows * tiles_of(columns) + TILE_ROWS) * TILE_COLUMNS; }
 
+/* Rows of `rows` in the first of their two tiles; the second has as many or one less, or none where one is enough. */
+INLINE int64_t first_tile(int64_t rows) { return rows > TILE_ROWS ? (rows + 1) / 2 : rows; }
+
 #if HAS_TILES
 /* x [columns] blocked over rows, in two parts that lie in `memory`. */
 static halved halve(const float *x, int64_t rows, int64_t columns, float *memory) {
@@ -64,9 +67,6 @@ static halved halve(const float *x, int64_t rows, int64_t columns, float *memory
     __asm__ volatile("" ::: "memory"); /* compilers are not told that loading a tile reads memory */
     return out;
 }
-
-/* Rows of `rows` in the first of their two tiles; the second has as many or one less, or none where one is enough. */
-INLINE int64_t first_tile(int64_t rows) { return rows > TILE_ROWS ? (rows + 1) / 2 : rows; }
 
 /* In this thread: 0 and 1 hold sums of `first` rows and 16 outputs, 2 and 3 of `second`; 4 and 5 `bytes` of those rows'
  * activations; 6 and 7 the weights they meet. */
