@@ -204,7 +204,7 @@ def test_outcomes_teach_the_nodes_that_were_decided_and_no_others() -> None:
 
 
 def test_the_curve_is_monotone_and_follows_the_machine() -> None:
-    noisy = CostCurve([0.010, 0.009, 0.012, 0.011, 0.02, 0.02, 0.03, 0.03, 0.05, 0.06, 0.1], 1e-8)
+    noisy = CostCurve([0.010, 0.009, 0.012, 0.011, 0.02, 0.02, 0.03, 0.03, 0.05, 0.05, 0.06, 0.07, 0.1], 1e-8)
     times = [noisy.predict(rows, 0) for rows in range(1, 200)]
     assert times == sorted(times)
     assert noisy.predict(4, 1000) > noisy.predict(4, 0)
@@ -214,6 +214,28 @@ def test_the_curve_is_monotone_and_follows_the_machine() -> None:
     assert CostCurve.from_dict(noisy.as_dict()).seconds == noisy.seconds
     with pytest.raises(ValueError, match="another grid"):
         CostCurve.from_dict({"grid": [1], "seconds": [1], "per_key": 0})
+
+
+def test_an_unknown_depth_is_expected_to_do_as_the_one_before() -> None:
+    """Else a drafter that is always right would be asked for one token more only after many rounds of each depth."""
+    acceptance = Acceptance()
+    for _ in range(60):
+        for depth in (1, 2, 3):
+            acceptance.learn(0, "some", depth, None, depth < 3 or _ % 2 == 0)
+    assert acceptance.conditional(1, "some", 2, None) > 0.95
+    third = acceptance.conditional(1, "some", 3, None)
+    assert 0.45 < third < 0.6
+    assert acceptance.conditional(1, "some", 9, None) == third
+
+
+def test_a_token_that_costs_time_to_draft_must_be_likelier() -> None:
+    value = AdaptiveDepth(linear(0.05)).value
+    cheap, dear = value.least(load()), value.least(load(), 0.005)
+    assert 0.02 < cheap < 0.03  # half of a row's twentieth of a step
+    assert dear == pytest.approx(cheap + 0.25)
+    value.gain = 2.0
+    assert value.least(load(), 0.005) == pytest.approx(cheap + 0.5)
+    assert value.least(load(), 1.0) == 1.0
 
 
 def test_calibration_reads_a_made_up_machine() -> None:

@@ -298,3 +298,20 @@ def test_unusable_rows_are_refused() -> None:
         law.logits(torch.zeros(3))
     with pytest.raises(ValueError, match="NaN"):
         law.choose(torch.full((4,), math.nan))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("penalty", [0.0, 1.5])
+def test_the_second_choice_is_what_would_be_chosen_without_the_first(temperature: float, penalty: float) -> None:
+    torch.manual_seed(3)
+    law = committed(SamplingParams(temperature=temperature, presence_penalty=penalty, seed=5), [1, 2], [3, 3, 4])
+    for row in torch.randn(40, VOCAB):
+        first, second, lag = law.choose_two(row, [5])
+        assert first == law.choose(row, [5])
+        others = row.clone()
+        others[first] = -math.inf
+        assert second == law.choose(others, [5])
+        assert lag > 0
+    alone = torch.full((VOCAB,), -math.inf)
+    alone[7] = 1.0
+    assert law.choose_two(alone, [5]) == (7, 7, math.inf)

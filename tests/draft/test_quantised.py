@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import count
 
 import pytest
@@ -10,8 +11,10 @@ from tests import tiny
 
 from headstart.control.depth import FixedDepth
 from headstart.decode.params import SamplingParams
+from headstart.decode.sampling import TokenLaw
 from headstart.decode.segment import Segment
 from headstart.draft.base import Drafter, DraftRequest
+from headstart.draft.chains import DOUBT
 from headstart.draft.quantised import QuantisedDrafter
 from headstart.engine.engine import Engine
 from headstart.errors import InvalidParameter
@@ -41,6 +44,23 @@ def test_it_is_a_drafter_named_after_its_weights() -> None:
     assert drafter.name == "int4"
     with pytest.raises(ValueError, match="draft_weights"):
         QuantisedDrafter(tiny.target())
+
+
+@pytest.mark.parametrize("params", [GREEDY, SamplingParams(max_tokens=30, temperature=0.8, seed=4)])
+def test_it_is_as_sure_as_its_first_choice_leads(params: SamplingParams) -> None:
+    """However unlikely the token itself is: the target is nearly the same, so it draws the same unless it is close."""
+    target, drafter = drafting("int4")
+    tokens = tiny.ids(12, 4)
+    request = ask(target, tokens, 6, params=params)
+    draft = drafter.propose([request])[0]
+    law = TokenLaw(params, tokens, request.seed, target.vocab_size, frozenset())
+    assert draft.confidence is not None
+    for at, token in enumerate(draft.tokens):
+        last = [*tokens, *draft.tokens][len(tokens) + at - 1]
+        row = target.draft([Segment(request.extent, len(tokens) + at - 1, [last])])[0]
+        first, _, lag = law.choose_two(row, draft.tokens[:at])
+        assert first == token
+        assert draft.confidence[at] == pytest.approx(1 / (1 + math.exp(-lag / DOUBT)), abs=1e-4)
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])

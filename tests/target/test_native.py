@@ -104,14 +104,16 @@ def test_int4_panels_hold_bytes_of_two_outputs_then_steps_and_minima(k: int) -> 
             assert pairs[2 * (row % 32)] == minimum[row, group].bfloat16()
 
 
-def test_the_likeliest_token_and_its_probability() -> None:
+def test_the_likeliest_tokens_and_their_probabilities() -> None:
     torch.manual_seed(0)
     for logits in (torch.randn(5, 64), 20 * torch.randn(3, 61), torch.zeros(2, 64), torch.randn(0, 64)):
         shares = logits.softmax(dim=-1)
         for name in ("llama", "llama/torch"):
             found = tiny.target(name).likeliest(logits)
-            assert [token for token, _ in found] == [int(row.argmax()) for row in logits]
-            assert [share for _, share in found] == pytest.approx([float(row.max()) for row in shares], rel=1e-5)
+            best = shares.sort(dim=-1, descending=True, stable=True)
+            assert [list(one.ids) for one in found] == best.indices[:, :2].tolist()
+            for one, expected in zip(found, best.values[:, :2].tolist(), strict=True):
+                assert list(one.probabilities) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("count", [1, 2, 8, 40])

@@ -49,12 +49,28 @@ def test_compiled_code_draws_what_numpy_draws(portable: bool, monkeypatch: pytes
     noise.draw_with(None)
     some = cases(2000)
     expected = [noise.gumbel_argmax(*case) for case in some]
+    two = [noise.gumbel_two(*case) for case in some]
     if portable:
         monkeypatch.setattr(build, "FLAGS", tuple(f for f in build.FLAGS if f != "-march=native"))
     accelerate.cache_clear()
     build.noise_library.cache_clear()
     assert accelerate()
     assert [noise.gumbel_argmax(*case) for case in some] == expected
+    assert [noise.gumbel_two(*case) for case in some] == two
+
+
+def test_two_are_the_best_two() -> None:
+    for logits, seed, stream, position in cases(300):
+        first, second, lag = noise.gumbel_two(logits, seed, stream, position)
+        assert first == noise.gumbel_argmax(logits, seed, stream, position)
+        noisy = logits.double() + noise.gumbel(seed, stream, position, len(logits))
+        others = noisy.clone()
+        others[first] = -torch.inf
+        if not torch.isfinite(logits.max()) or not torch.isfinite(others.max()):
+            assert (second, lag) == (first, float("inf"))
+        else:
+            assert second == int(others.argmax())
+            assert lag == float(noisy[first] - others.max())
 
 
 def test_numpy_draws_where_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch, restored: None) -> None:

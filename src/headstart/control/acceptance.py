@@ -53,9 +53,12 @@ class Acceptance:
 
     def conditional(self, sequence_id: int, drafter: str, depth: int, confidence: float | None) -> float:
         """Probability that a node at ``depth`` (1 is the first) is accepted if its parent was."""
-        prior = UNKNOWN if confidence is None else confidence
-        cell = self._cells.get(_key(drafter, depth, confidence))
-        rate = prior if cell is None else cell.rate(prior, PRIOR)
+        rate = UNKNOWN
+        if confidence is None:  # what is known of a depth is what to expect of the next, until that is known
+            for level in range(1, min(depth, BUCKETS) + 1):
+                rate = self._rate(_key(drafter, level, None), rate)
+        else:
+            rate = self._rate(_key(drafter, depth, confidence), confidence)
         hits, expected = self._sequences.get(sequence_id, {}).get(drafter, (0.0, 0.0))
         factor = (hits + SEQUENCE_PRIOR) / (expected + SEQUENCE_PRIOR)
         return min(max(rate * factor, 0.0), 0.999)
@@ -71,6 +74,10 @@ class Acceptance:
         counts = self._sequences.setdefault(sequence_id, {}).setdefault(drafter, [0.0, 0.0])
         for i, value in enumerate((float(hit), expected)):
             counts[i] = counts[i] * (1.0 - 1.0 / MEMORY) + value
+
+    def _rate(self, key: tuple[str, str, int], prior: float) -> float:
+        cell = self._cells.get(key)
+        return prior if cell is None else cell.rate(prior, PRIOR)
 
     def fade(self, drafter: str) -> None:
         """The drafter has not been asked for long: what is known of it counts for less."""

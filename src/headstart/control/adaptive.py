@@ -195,7 +195,7 @@ class AdaptiveDepth:
         if depth == 0:
             return NOTHING
         self.prices.asked(query.sequence_id, query.drafter, query.context)
-        least = self.value.least(load)
+        least = self.value.least(load, self.prices.token(query.drafter) or 0.0)
         if self.tree:  # a tree as deep as it has nodes would be a chain
             deepest = self.most_nodes - 1 if query.deep else self.most_nodes // 2
             return Allowance(min(depth, max(1, deepest)), self.most_nodes, least)

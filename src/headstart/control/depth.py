@@ -147,7 +147,8 @@ class FixedDepth:
         out = []
         for query in queries:
             depth = min(self.depth if query.asked is None else query.asked, query.room)
-            out.append(Allowance(depth, max(depth, self.nodes) if depth else 0))
+            tree = depth and self.nodes > self.depth
+            out.append(Allowance(depth, max(depth, self.nodes) if tree else depth))
         return out
 
     def allow_next(

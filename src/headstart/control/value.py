@@ -104,11 +104,13 @@ class Value:
         seconds = self.curve.predict(rows, keys, drafted=drafted) + self.rest
         return seconds + self.more if drafted else seconds
 
-    def least(self, load: Load) -> float:
-        """How likely a token must be to be worth a row beside this load, with room for misjudging it."""
+    def least(self, load: Load, token: float = 0.0) -> float:
+        """How likely a token must be to be worth a row beside this load and the ``token`` seconds that drafting it
+        takes, with room for misjudging it."""
         context = load.keys // max(1, load.rows)
         some, many = (self.decoding(load, load.rows + more, load.keys + more * context) for more in (1, 1 + LOOK))
-        return min(1.0, CAUTION * (many - some) / LOOK * load.sequences / self.plain(load))
+        row = (many - some) / LOOK * max(1, load.sequences) / self.plain(load)
+        return min(1.0, CAUTION * (row + token * self.going(load)))
 
     def decoding(self, load: Load, rows: int, keys: int) -> float:
         """Seconds that decoding takes of a round of ``rows`` rows: all but what prompts would take anyway, which must

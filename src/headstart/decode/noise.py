@@ -13,10 +13,10 @@ Sampling: argmax(log p + Gumbel) is distributed as p (Gumbel 1954; Maddison, Tar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -87,12 +87,21 @@ def gumbel_rows(seeds: Sequence[int], stream: Stream, positions: Sequence[int], 
     return torch.from_numpy(_gumbel_of(_hash(np.array(keys, dtype=np.uint64)[:, None], _steps(vocab_size))))
 
 
-_compiled: Callable[[NDArray[np.float32], int], int] | None = None
+class Compiled(Protocol):
+    """What compiled code does of this module, for contiguous float32 scores and a key of ``_key``."""
+
+    def best(self, scores: NDArray[np.float32], key: int) -> int:
+        """``gumbel_argmax``."""
+
+    def best_two(self, scores: NDArray[np.float32], key: int) -> tuple[int, int, float]:
+        """``gumbel_two``."""
 
 
-def draw_with(compiled: Callable[[NDArray[np.float32], int], int] | None) -> None:
-    """Let ``gumbel_argmax`` be computed by ``compiled(scores, key)`` for contiguous float32, which must return the very
-    same; ``None``: by numpy."""
+_compiled: Compiled | None = None
+
+
+def draw_with(compiled: Compiled | None) -> None:
+    """Let compiled code, which must return the very same, do the drawing; ``None``: numpy does it."""
     global _compiled
     _compiled = compiled
 
@@ -111,7 +120,7 @@ def gumbel_argmax(logits: torch.Tensor, seed: int, stream: Stream, position: int
     """
     scores = logits.detach().cpu().numpy()
     if _compiled is not None and scores.dtype == np.float32 and scores.flags.c_contiguous:
-        return _compiled(scores, _key(seed, stream, position))
+        return _compiled.best(scores, _key(seed, stream, position))
     best = int(scores.argmax())
     top = float(scores[best])
     if not math.isfinite(top):
@@ -139,6 +148,23 @@ def gumbel_argmax(logits: torch.Tensor, seed: int, stream: Stream, position: int
         if rival > score or (rival == score and i < found):
             found, score = i, rival
     return found if ids is None else int(ids[found])
+
+
+def gumbel_two(logits: torch.Tensor, seed: int, stream: Stream, position: int) -> tuple[int, int, float]:
+    """``gumbel_argmax`` and the token next to it: both ids, and by how much the second one's score lags (nats).
+
+    Where there is no second finite score, the second is the first and lags by infinity.
+    """
+    scores = logits.detach().cpu().numpy()
+    if _compiled is not None and scores.dtype == np.float32 and scores.flags.c_contiguous:
+        return _compiled.best_two(scores, _key(seed, stream, position))
+    best = gumbel_argmax(logits, seed, stream, position)
+    noisy = scores + gumbel(seed, stream, position, scores.shape[0]).numpy()
+    most, noisy[best] = noisy[best], -np.inf
+    second = int(noisy.argmax())
+    if not (math.isfinite(most) and math.isfinite(noisy[second])):
+        return best, best, math.inf
+    return best, second, float(most - noisy[second])
 
 
 def sample_law(law: torch.Tensor, seed: int, stream: Stream, position: int) -> int:

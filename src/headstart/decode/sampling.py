@@ -157,6 +157,19 @@ class TokenLaw:
         position = self.position + len(ahead)
         return noise.gumbel_argmax(torch.from_numpy(logits), self.seed, noise.Stream.SAMPLE, position)
 
+    def choose_two(self, row: torch.Tensor, ahead: Sequence[int] = ()) -> tuple[int, int, float]:
+        """``choose`` and what it would choose next: both tokens, and by how much the second one's score lags (nats),
+        noise included. The first one and infinity where there is no second."""
+        logits = self._processed(row, ahead)
+        if not self.params.greedy:
+            position = self.position + len(ahead)
+            return noise.gumbel_two(torch.from_numpy(logits), self.seed, noise.Stream.SAMPLE, position)
+        best = int(logits.argmax())
+        most, logits[best] = logits[best], -np.inf
+        second = int(logits.argmax())
+        lag = float(most - logits[second])
+        return (best, second, lag) if math.isfinite(lag) else (best, best, math.inf)
+
     def logprobs(self, row: torch.Tensor, ahead: Sequence[int], token: int) -> TokenLogprob:
         """Log-probabilities to report for ``token`` at that position: float32 log-softmax over ``vocab_size`` ids.
 

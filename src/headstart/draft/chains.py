@@ -7,6 +7,7 @@ q, which is handed over. Knows laws and rows of logits; not where keys and value
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,10 +16,16 @@ import torch
 
 from headstart.decode import noise
 from headstart.decode.draft import Draft
+from headstart.decode.likeliest import Likeliest
 from headstart.decode.sampling import TokenLaw
 from headstart.decode.segment import Segment
 from headstart.draft.base import DraftRequest
 from headstart.errors import GrammarFailed
+
+DOUBT = 0.25
+"""Nats by which fewer bits typically move the lead of one token over another; a first guess, since whoever reads the
+confidence learns what it is worth. With SmolLM2-135M in 4 bits the target agreed at 0.9 of the positions with leads
+below 0.3, and at 0.99 of the others."""
 
 
 @dataclass(slots=True)
@@ -54,6 +61,9 @@ class Chain:
     extent: Any
     depth: int
     hints: Sequence[int] = ()
+    twin: bool = False
+    """Whether the drafting model is the target but for its bits. Then what is in doubt is which of the two best tokens
+    the target prefers, not how likely either is: the lead of one over the other tells, noise included."""
     tokens: list[int] = field(default_factory=list)
     confidence: list[float] = field(default_factory=list)
     laws: list[torch.Tensor] = field(default_factory=list)
@@ -66,9 +76,9 @@ class Chain:
         self.hints = self.hints[: self.depth - len(self.tokens) - 1]
         return Segment(self.extent, len(self.request.tokens) + len(self.tokens) - 1, [last, *self.hints])
 
-    def follow(self, rows: torch.Tensor, likeliest: Sequence[tuple[int, float]]) -> bool:
+    def follow(self, rows: torch.Tensor, likeliest: Sequence[Likeliest]) -> bool:
         """Add what follows from the rows of ``segment``, as far as hints were right; returns whether more are wanted.
-        ``likeliest`` has each row's best token and its probability."""
+        ``likeliest`` has each row's best tokens."""
         hints, self.hints = self.hints, ()
         for row, best, hint in zip(rows, likeliest, [*hints, None], strict=True):
             if not self.extend(row, best):
@@ -77,16 +87,16 @@ class Chain:
                 break
         return True
 
-    def extend(self, row: torch.Tensor, likeliest: tuple[int, float]) -> bool:
+    def extend(self, row: torch.Tensor, likeliest: Likeliest) -> bool:
         """Add the token that follows from ``row``, the logits after the last one; returns whether more are wanted.
-        ``likeliest`` is the best token there and its probability."""
+        ``likeliest`` has the best tokens there."""
         try:
-            token, probability = likeliest if self.law.greedy_fast else self._choose(row)
+            token, sure = self._choose(row, likeliest)
         except GrammarFailed:  # no law there
             return False
         self.tokens.append(token)
-        self.confidence.append(probability)
-        self.reach *= probability
+        self.confidence.append(sure)
+        self.reach *= sure
         if len(self.tokens) >= self.depth:
             return False
         # where q is sampled from, how deep a draft is must not depend on what was drawn
@@ -96,8 +106,8 @@ class Chain:
         q = torch.stack(self.laws) if self.laws else None
         return Draft(tuple(self.tokens), None, tuple(self.confidence), q, source)
 
-    def _choose(self, row: torch.Tensor) -> tuple[int, float]:
-        """The next token and its probability under q."""
+    def _choose(self, row: torch.Tensor, likeliest: Likeliest) -> tuple[int, float]:
+        """The next token and how sure it is."""
         law, ahead = self.law, self.tokens
         if self.request.with_q:
             q = law.law(row, ahead).float()
@@ -105,15 +115,24 @@ class Chain:
             token = noise.sample_law(q.double(), fresh, noise.Stream.DRAFT, law.position + len(ahead))
             self.laws.append(q)
             return token, float(q[token])
-        token = law.choose(row, ahead)
-        visible = row[: law.vocab_size].float() if law.constraint is None else law.logits(row, ahead)
-        return token, float(torch.exp(visible[token] - torch.logsumexp(visible, 0)))
+        if not self.twin:
+            if law.greedy_fast:
+                return likeliest.ids[0], likeliest.probabilities[0]
+            token = law.choose(row, ahead)
+            visible = row[: law.vocab_size].float() if law.constraint is None else law.logits(row, ahead)
+            return token, float(torch.exp(visible[token] - torch.logsumexp(visible, 0)))
+        if law.greedy_fast:
+            token, (best, second) = likeliest.ids[0], likeliest.probabilities
+            lag = math.log(best / second) if second > 0.0 else math.inf
+        else:
+            token, _, lag = law.choose_two(row, ahead)
+        return token, 1.0 / (1.0 + math.exp(-lag / DOUBT))
 
 
 def grow(
     chains: Sequence[Chain],
     forward: Callable[[Sequence[Segment]], torch.Tensor],
-    likeliest: Callable[[torch.Tensor], list[tuple[int, float]]],
+    likeliest: Callable[[torch.Tensor], list[Likeliest]],
     logits: torch.Tensor | None = None,
 ) -> None:
     """Extend all chains until none wants more.

@@ -53,7 +53,7 @@ class QuantisedDrafter:
                 continue
             follower = self._followers.setdefault(request.sequence_id, Follower())
             law = follower.follow(request, self.target.vocab_size, self.target.eos_ids)
-            chains.append(Chain(request, law, request.extent, depth, _hints(request.said)))
+            chains.append(Chain(request, law, request.extent, depth, _hints(request.said), twin=True))
         grow([chain for chain in chains if chain is not None], self.target.draft, self.target.likeliest)
         return [EMPTY if chain is None else chain.draft(self.name) for chain in chains]
 

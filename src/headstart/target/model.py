@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from headstart.decode.likeliest import Likeliest
 from headstart.decode.segment import Segment
 from headstart.errors import HeadstartError, InvalidParameter, RequestTooLarge, UnsupportedModel
 from headstart.target import attention
@@ -245,14 +246,15 @@ class Target:
             return visible.argmax(dim=-1, keepdim=True).tolist()
         return visible.sort(dim=-1, descending=True, stable=True).indices[:, :count].tolist()
 
-    def likeliest(self, logits: torch.Tensor) -> list[tuple[int, float]]:
-        """The best token of every row, the lower id on ties, and its probability; padding ids are left out."""
+    def likeliest(self, logits: torch.Tensor) -> list[Likeliest]:
+        """The two best tokens of every row; padding ids are left out."""
         visible = logits[:, : self.vocab_size]
         if self._native is not None:
             return self._native.likeliest(visible)
-        shares = visible.float().softmax(dim=-1)
-        ids = visible.argmax(dim=-1, keepdim=True)
-        return list(zip(ids[:, 0].tolist(), shares.gather(1, ids)[:, 0].tolist(), strict=True))
+        ids = torch.tensor(self.top(logits, 2), dtype=torch.int64, device=visible.device).view(-1, 2)
+        shares = visible.float().softmax(dim=-1).gather(1, ids)
+        pairs = zip(ids.tolist(), shares.tolist(), strict=True)
+        return [Likeliest((first, second), (p, q)) for (first, second), (p, q) in pairs]
 
     def commit(self, extent: Extent, base: int, path: Sequence[int]) -> None:
         """Keep the KV rows ``path`` (row numbers of the segment at ``base``, root included) as positions ``base``

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from headstart.decode.likeliest import Likeliest
 from headstart.decode.segment import Segment
 from headstart.target.kv import KVPool, Layout
 from headstart.target.native.build import library
@@ -174,10 +175,11 @@ class NativeForward:
         )
         return best.tolist()
 
-    def likeliest(self, logits: torch.Tensor) -> list[tuple[int, float]]:
-        """The best column of every row of float32 ``logits``, the lower one on ties, and its share of the softmax."""
-        ids = np.zeros(logits.shape[0], dtype=np.int64)
-        shares = np.zeros(logits.shape[0], dtype=np.float32)
+    def likeliest(self, logits: torch.Tensor) -> list[Likeliest]:
+        """The two best columns of every row of float32 ``logits``, the lower one on ties, and their shares of the
+        softmax."""
+        ids = np.zeros((logits.shape[0], 2), dtype=np.int64)
+        shares = np.zeros((logits.shape[0], 2), dtype=np.float32)
         self._library.likeliest(
             ctypes.c_void_p(logits.data_ptr()),
             ctypes.c_int64(logits.shape[0]),
@@ -187,7 +189,8 @@ class NativeForward:
             ctypes.c_void_p(shares.ctypes.data),
             ctypes.c_int64(torch.get_num_threads()),
         )
-        return list(zip(ids.tolist(), shares.tolist(), strict=True))
+        pairs = zip(ids.tolist(), shares.tolist(), strict=True)
+        return [Likeliest((first, second), (p, q)) for (first, second), (p, q) in pairs]
 
     @staticmethod
     def release(model: PreTrainedModel) -> None:

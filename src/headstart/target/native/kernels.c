@@ -275,18 +275,19 @@ void top(const float *logits, int64_t rows, int64_t vocab, int64_t stride, int64
     }
 }
 
-/* The id of each row's largest logit, the lower id on ties, and its probability. */
+/* The ids of each row's two largest logits, the lower id on ties, and their probabilities: [rows][2]. */
 void likeliest(const float *logits, int64_t rows, int64_t vocab, int64_t stride, int64_t *ids, float *probabilities,
                int64_t threads) {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (rows > 1)
     for (int64_t r = 0; r < rows; r++) {
         const float *x = logits + r * stride;
-        float most, sum = 0.0f;
+        float most[2], sum = 0.0f;
         int64_t i = 0;
-        largest(x, vocab, 1, &most, ids + r);
+        largest(x, vocab, 2, most, ids + 2 * r);
         f16v sums = splat(0.0f);
-        for (; i + LANES <= vocab; i += LANES) sums += exp16(*(const f16v *)(x + i) - splat(most));
-        for (; i < vocab; i++) sum += expf(x[i] - most);
-        probabilities[r] = 1.0f / (sum + sum_lanes(sums));
+        for (; i + LANES <= vocab; i += LANES) sums += exp16(*(const f16v *)(x + i) - splat(most[0]));
+        for (; i < vocab; i++) sum += expf(x[i] - most[0]);
+        probabilities[2 * r] = 1.0f / (sum + sum_lanes(sums));
+        probabilities[2 * r + 1] = expf(most[1] - most[0]) * probabilities[2 * r];
     }
 }

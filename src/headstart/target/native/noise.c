@@ -1,4 +1,4 @@
-/* One token of softmax(scores) by Gumbel noise, to the bit what headstart.decode.noise.gumbel_argmax defines.
+/* One token of softmax(scores) by Gumbel noise, to the bit what headstart.decode.noise defines, and the next best.
  *
  * Compiled without contraction: each operation on doubles is rounded by itself, as numpy does it. */
 #include "vector.h"
@@ -67,17 +67,28 @@ static int64_t first_largest(const float *x, int64_t n) {
     return 0;
 }
 
-/* The first index of the largest score with its noise; where the largest score is not finite, its first index. */
-int64_t gumbel_argmax(const float *scores, int64_t n, uint64_t key) {
-    int64_t best = first_largest(scores, n), i = 0;
-    if (!isfinite(scores[best])) return best;
-    double most = (double)scores[best] + gumbel(key, best);
+/* The first index of the largest score with its noise; where the largest score is not finite, its first index. With
+ * `second`, also the index of the next largest, and by how much it lags; itself and infinity where there is none. */
+INLINE int64_t draw(const float *scores, int64_t n, uint64_t key, int64_t *second, double *lag) {
+    int64_t best = first_largest(scores, n), i = 0, next = best == 0;
+    if (second) *second = best, *lag = INFINITY;
+    if (!isfinite(scores[best]) || n == 1) return best;
+    double most = (double)scores[best] + gumbel(key, best), behind = (double)scores[next] + gumbel(key, next);
+    if (behind > most || (behind == most && next < best)) {
+        const double larger_one = behind;
+        const int64_t first = next;
+        behind = most, next = best;
+        most = larger_one, best = first;
+    }
     float least = 0.0f;
     q8v z;
     for (int j = 0; j < AT_ONCE; j++) z[j] = key + (uint64_t)(j + 1) * GAMMA;
     for (int changed = 1; i < n; z += AT_ONCE * GAMMA) {
         const int64_t end = i + AT_ONCE < n ? i + AT_ONCE : n;
-        if (changed) least = (float)(most - 1e-5 * (fabs(most) + 80.0)); /* single precision loses far less */
+        if (changed) { /* single precision loses far less than this */
+            const double bar = second ? behind : most;
+            least = (float)(bar - 1e-5 * (fabs(bar) + 80.0));
+        }
         changed = 0;
         if (end - i == AT_ONCE) {
             const i8v near = bounds(scores + i, z) >= least;
@@ -89,12 +100,24 @@ int64_t gumbel_argmax(const float *scores, int64_t n, uint64_t key) {
             }
         }
         for (; i < end; i++) {
+            if (i == best || i == next) continue;
             const double rival = (double)scores[i] + gumbel(key, i);
-            if (!(rival > most || (rival == most && i < best))) continue;
-            most = rival;
-            best = i;
-            changed = 1;
+            if (rival > most || (rival == most && i < best)) {
+                behind = most, next = best;
+                most = rival, best = i;
+                changed = 1;
+            } else if (rival > behind) {
+                behind = rival, next = i;
+                changed = 1;
+            }
         }
     }
+    if (second && isfinite(behind)) *second = next, *lag = most - behind;
     return best;
+}
+
+int64_t gumbel_argmax(const float *scores, int64_t n, uint64_t key) { return draw(scores, n, key, NULL, NULL); }
+
+int64_t gumbel_two(const float *scores, int64_t n, uint64_t key, int64_t *second, double *lag) {
+    return draw(scores, n, key, second, lag);
 }

@@ -19,15 +19,31 @@ log = logging.getLogger(__name__)
 def accelerate() -> bool:
     """Let ``noise.gumbel_argmax`` use compiled code from now on; ``False`` where there is no compiler."""
     try:
-        draw = noise_library().gumbel_argmax
+        noise.draw_with(_Compiled(noise_library()))
     except BuildFailed as error:
         log.info("numpy draws tokens (%s)", error)
         return False
-    draw.restype = ctypes.c_int64
-    draw.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64)
-
-    def compiled(scores: NDArray[np.float32], key: int) -> int:
-        return int(draw(scores.ctypes.data, scores.shape[0], key))
-
-    noise.draw_with(compiled)
     return True
+
+
+class _Compiled:
+    """``noise.Compiled``."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._best, self._best_two = library.gumbel_argmax, library.gumbel_two
+        for function in (self._best, self._best_two):
+            function.restype = ctypes.c_int64
+        self._best.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64)
+        self._best_two.argtypes = (
+            *self._best.argtypes,
+            ctypes.POINTER(ctypes.c_int64),
+            ctypes.POINTER(ctypes.c_double),
+        )
+
+    def best(self, scores: NDArray[np.float32], key: int) -> int:
+        return int(self._best(scores.ctypes.data, scores.shape[0], key))
+
+    def best_two(self, scores: NDArray[np.float32], key: int) -> tuple[int, int, float]:
+        second, lag = ctypes.c_int64(), ctypes.c_double()
+        best = self._best_two(scores.ctypes.data, scores.shape[0], key, ctypes.byref(second), ctypes.byref(lag))
+        return int(best), second.value, lag.value
