@@ -24,8 +24,8 @@ from headstart.errors import GrammarFailed
 
 DOUBT = 0.25
 """Nats by which fewer bits typically move the lead of one token over another; a first guess, since whoever reads the
-confidence learns what it is worth. With SmolLM2-135M in 4 bits the target agreed at 0.9 of the positions with leads
-below 0.3, and at 0.99 of the others."""
+confidence learns what it is worth. With SmolLM2-135M in 4 bits the target agreed at 0.8 (temperature 0.8) or 0.9
+(greedy) of the positions with leads below 0.3, and at 0.98 or 0.99 of the others."""
 
 
 @dataclass(slots=True)
