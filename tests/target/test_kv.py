@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import tiny
 
 from headstart.target.kv import KVPool, LayerShape, Layout
 
@@ -117,3 +118,20 @@ def test_extents_never_overlap(steps: list[tuple[bool, int]]) -> None:
     for extent, _ in live:
         p.release(extent)
     assert p.used == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_compiled_code_moves_what_the_pool_would(dtype: torch.dtype) -> None:
+    target = tiny.target("llama", dtype)
+    pool = target.pool
+    extents = [pool.reserve(128) for _ in range(2)]
+    for tensor in (*pool.keys, *pool.values):
+        for extent in extents:
+            torch.manual_seed(7)
+            tensor[:, extent.start : extent.end] = torch.randn(tensor.shape[0], extent.size, tensor.shape[2]).to(dtype)
+    path = [0, 1, 4, 9, 40]
+    target.commit(extents[0], 29, path)
+    pool.move(extents[1], [29 + row for row in path], 29)
+    for tensor in (*pool.keys, *pool.values):
+        one, two = (tensor[:, extent.start : extent.end] for extent in extents)
+        assert torch.equal(one, two)

@@ -257,9 +257,14 @@ class Target:
         return [Likeliest((first, second), (p, q)) for (first, second), (p, q) in pairs]
 
     def commit(self, extent: Extent, base: int, path: Sequence[int]) -> None:
-        """Keep the KV rows ``path`` (row numbers of the segment at ``base``, root included) as positions ``base``
-        onwards; what lies behind them will be overwritten."""
-        self.pool.move(extent, [base + row for row in path], base)
+        """Keep the KV rows ``path`` (ascending row numbers of the segment at ``base``, root included) as positions
+        ``base`` onwards; what lies behind them will be overwritten."""
+        if all(row == i for i, row in enumerate(path)):
+            return
+        if self._native is not None:
+            self._native.move([extent.start + base + row for row in path], extent.start + base)
+        else:
+            self.pool.move(extent, [base + row for row in path], base)
 
     def _layer_shapes(self) -> list[LayerShape]:
         probe = ShapeProbe()

@@ -161,6 +161,17 @@ class NativeForward:
         self._library.forward(model, ctypes.byref(step), ctypes.c_int64(threads))
         return logits[:, : self._width]
 
+    def move(self, source: Sequence[int], destination: int) -> None:
+        """Copy what the ascending slots ``source`` of the pool hold to the slots from ``destination``, none behind the
+        first of them, on."""
+        slots = np.array(source, dtype=np.int64)
+        self._library.move_rows(
+            ctypes.byref(self._model),
+            ctypes.c_void_p(slots.ctypes.data),
+            ctypes.c_int64(len(slots)),
+            ctypes.c_int64(destination),
+        )
+
     def top(self, logits: torch.Tensor, count: int) -> list[list[int]]:
         """The ``count`` best columns of every row of float32 ``logits``, best first, the lower column first on ties."""
         best = np.zeros((logits.shape[0], count), dtype=np.int64)

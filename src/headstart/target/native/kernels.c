@@ -263,6 +263,33 @@ void forward(const model *md, const step *st, int64_t threads) {
     }
 }
 
+/* ---- rows that stay -------------------------------------------------------------------------------------------- */
+
+/* Where an element of a slot lies in keys or values of one head. */
+INLINE int64_t place_of(int64_t kind, int is_value, int64_t dim, int64_t slot, int64_t column) {
+    if (kind == TILES) return is_value ? value_at(dim, slot, column) : key_at(dim, slot, column);
+    if (is_value) return slot * dim + column;
+    const int64_t j = slot % PANEL;
+    return slot / PANEL * PANEL * dim + column * PANEL + (kind == BF16 ? 2 * (j % LANES) + j / LANES : j);
+}
+
+/* Copy what the slots source[0] < source[1] < ... hold to the slots from destination <= source[0] on, in all layers. */
+void move_rows(const model *md, const int64_t *source, int64_t count, int64_t destination) {
+    const int64_t dim = md->dim, bytes = element_bytes(md->kv_kind);
+    for (int64_t l = 0; l < md->layers; l++)
+        for (int64_t h = 0; h < md->kv_heads; h++)
+            for (int is_value = 0; is_value < 2; is_value++) {
+                char *rows = (char *)(is_value ? md->layer[l].values : md->layer[l].keys) + h * md->slots * dim * bytes;
+                for (int64_t i = 0; i < count; i++)
+                    for (int64_t column = 0; source[i] != destination + i && column < dim; column++) {
+                        const int64_t to = place_of(md->kv_kind, is_value, dim, destination + i, column);
+                        const int64_t from = place_of(md->kv_kind, is_value, dim, source[i], column);
+                        if (bytes == 2) ((uint16_t *)rows)[to] = ((const uint16_t *)rows)[from];
+                        else ((float *)rows)[to] = ((const float *)rows)[from];
+                    }
+            }
+}
+
 /* ---- the best tokens of a row ---------------------------------------------------------------------------------- */
 
 /* best[r][0 .. count): the ids of the largest logits of each row, largest first, the lower id first on ties. */
