@@ -216,6 +216,17 @@ def test_the_curve_is_monotone_and_follows_the_machine() -> None:
         CostCurve.from_dict({"grid": [1], "seconds": [1], "per_key": 0})
 
 
+def test_a_measurement_that_cannot_be_is_taken_for_noise() -> None:
+    """Rows that make a call a tenth faster: the single row was measured beside other work, each time."""
+    true = linear(0.02)
+
+    def measure(rows: int, context: int) -> float:
+        return true.predict(rows, rows * context) * (1.25 if rows == 1 else 1.0)
+
+    assert calibrate(lambda rows, context: true.predict(rows, rows * context), 4096).steady
+    assert not calibrate(measure, 4096).steady
+
+
 def test_an_unknown_depth_is_expected_to_do_as_the_one_before() -> None:
     """Else a drafter that is always right would be asked for one token more only after many rounds of each depth."""
     acceptance = Acceptance()

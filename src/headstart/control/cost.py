@@ -24,6 +24,9 @@ REPEATS = (3, 15)
 STEADY = 1.2
 """Median over smallest time, on average over the grid, beyond which something else was at work."""
 
+FALL = 0.95
+"""How much less than fewer rows more may seem to take: below that, something else was at work."""
+
 IN_A_ROW = 3
 ENOUGH, MOST = 2.5, 7.5
 """Seconds of measuring after which the fewest repeats will do, and after which there are no more however unsteady."""
@@ -108,7 +111,9 @@ def _non_decreasing(times: Sequence[float]) -> list[float]:
 
 
 def _steady(times: Mapping[int, Sequence[float]]) -> bool:
-    return mean(median(of) / min(of) for of in times.values()) < STEADY
+    usual = [median(of) for of in times.values()]
+    rises = all(time > FALL * most for time, most in zip(usual, accumulate(usual, max), strict=True))
+    return rises and mean(median(of) / min(of) for of in times.values()) < STEADY
 
 
 def calibrate(measure: Callable[[int, int], float], longest: int) -> CostCurve:
