@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -10,3 +11,8 @@ class Likeliest(NamedTuple):
 
     ids: tuple[int, int]
     probabilities: tuple[float, float]
+
+    @classmethod
+    def of_rows(cls, ids: Sequence[Sequence[int]], probabilities: Sequence[Sequence[float]]) -> list[Likeliest]:
+        """One for each row of two ids and their probabilities."""
+        return [cls((i, j), (p, q)) for (i, j), (p, q) in zip(ids, probabilities, strict=True)]

@@ -201,11 +201,10 @@ def _mixed(
     ``native/attention.h`` and ``native/attention_tiles.h``)."""
     heads, _, dim = tensor.shape
     everything = slice(None)
-    if layout == "tiles" and kind == "keys":
-        view = tensor.view(heads, -1, dim // 32, 2, 16, 16, 2)
-        return view, lambda s: (everything, s // 32, everything, s % 32 // 16, everything, s % 16)
     if layout == "tiles":
         view = tensor.view(heads, -1, dim // 32, 2, 16, 16, 2)
+        if kind == "keys":
+            return view, lambda s: (everything, s // 32, everything, s % 32 // 16, everything, s % 16)
         return view, lambda s: (everything, s // 32, everything, everything, s % 32 // 2, everything, s % 2)
     if layout == "rows" or kind == "values":
         return tensor, lambda s: (everything, s)

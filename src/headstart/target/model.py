@@ -253,8 +253,7 @@ class Target:
             return self._native.likeliest(visible)
         ids = torch.tensor(self.top(logits, 2), dtype=torch.int64, device=visible.device).view(-1, 2)
         shares = visible.float().softmax(dim=-1).gather(1, ids)
-        pairs = zip(ids.tolist(), shares.tolist(), strict=True)
-        return [Likeliest((first, second), (p, q)) for (first, second), (p, q) in pairs]
+        return Likeliest.of_rows(ids.tolist(), shares.tolist())
 
     def commit(self, extent: Extent, base: int, path: Sequence[int]) -> None:
         """Keep the KV rows ``path`` (ascending row numbers of the segment at ``base``, root included) as positions

@@ -1,8 +1,9 @@
 /* Attention of rows over their sequences' keys and values.
  *
  * Keys of one head are panels over slots, [slots / 32][dim][32]; values are [slots][dim], each 32 of them a line; for the
- * matrix unit see attention_tiles.h. Rows of one sequence that follow each other share the reading of what they have in common. Whatever is shared, a row's
- * scores, weights and sums are made by the same operations in the same order: over its keys in logical order. */
+ * matrix unit see attention_tiles.h. Rows of one sequence that follow each other share the reading of what they have in
+ * common. Whatever is shared, a row's scores, weights and sums are made by the same operations in the same order: over its
+ * keys in logical order. */
 #ifndef HEADSTART_ATTENTION_H
 #define HEADSTART_ATTENTION_H
 
@@ -160,8 +161,8 @@ static void score(const linear *keys, const runs *read, const inputs *queries, c
             for (int64_t m = 0; m < total; m += most) {
                 const int64_t rows = total - m < most ? total - m : most;
                 if (bytes && rows != shaped) shape_for(keys, shaped = rows, bytes);
-                panel_product(keys, queries, slot / PANEL, m, rows, bytes != 0, block(at->scores, total, m, p * PANEL),
-                              total * LANES, (ahead){next, PANEL * element_bytes(keys->kind)});
+                panel_product(keys, queries, slot / PANEL, m, rows, block(at->scores, total, m, p * PANEL), total * LANES,
+                              (ahead){next, PANEL * element_bytes(keys->kind)});
             }
         }
 }

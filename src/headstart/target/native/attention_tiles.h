@@ -12,15 +12,22 @@
 
 #define TILE_ELEMENTS (TILE_BYTES / 2)
 
+/* In two tiles that hold 32 outputs and 32 of the terms of their sums. */
+INLINE int64_t tile_at(int64_t output, int64_t term) {
+    return output / LANES * TILE_ELEMENTS + term / 2 * PANEL + output % LANES * 2 + term % 2;
+}
+
+INLINE int64_t tiles_at(int64_t dim, int64_t slot, int64_t column) {
+    return slot / PANEL * PANEL * dim + column / PANEL * 2 * TILE_ELEMENTS;
+}
+
 /* Where a key's and a value's element of a slot lies. */
 INLINE int64_t key_at(int64_t dim, int64_t slot, int64_t column) {
-    return slot / PANEL * PANEL * dim + column / PANEL * 2 * TILE_ELEMENTS + slot % PANEL / LANES * TILE_ELEMENTS +
-           column % PANEL / 2 * PANEL + slot % LANES * 2 + column % 2;
+    return tiles_at(dim, slot, column) + tile_at(slot % PANEL, column % PANEL);
 }
 
 INLINE int64_t value_at(int64_t dim, int64_t slot, int64_t column) {
-    return slot / PANEL * PANEL * dim + column / PANEL * 2 * TILE_ELEMENTS + column % PANEL / LANES * TILE_ELEMENTS +
-           slot % PANEL / 2 * PANEL + column % LANES * 2 + slot % 2;
+    return tiles_at(dim, slot, column) + tile_at(column % PANEL, slot % PANEL);
 }
 
 static void write_key_tiles(uint16_t *keys, int64_t dim, int64_t slot, const float *x, int64_t rows, int64_t row) {
@@ -83,15 +90,15 @@ static void own_panel(const together *t, const cache *c, int64_t r, int64_t key,
     const int64_t end = t->length[r] < key + PANEL ? t->length[r] : key + PANEL;
     for (int64_t own = t->plain[r] > key ? t->plain[r] : key; own < end; own++) {
         const uint16_t *source = values + value_at(c->dim, slot_of(t, r, own), column);
-        uint16_t *place = panel + own % PANEL / 2 * PANEL + own % 2;
+        uint16_t *place = panel + tile_at(0, own % PANEL);
         for (int64_t h = 0; h < 2 * TILE_ELEMENTS; h += TILE_ELEMENTS)
             for (int64_t i = 0; i < 2 * LANES; i += 2) place[h + i] = source[h + i];
     }
 }
 
-/* Third step: as `weigh` (attention.h). `memory`, a thread's own, holds tiled_floats(total, keys). */
 INLINE int64_t tiled_floats(int64_t total, int64_t keys) { return halved_floats(total, keys) + total * PANEL; }
 
+/* Third step: as `weigh` (attention.h). `memory`, a thread's own, holds tiled_floats(total, keys). */
 static void weigh_tiles(const together *t, const cache *c, const runs *read, const room *at, float *memory, int part,
                         int parts) {
     const int64_t total = t->rows * t->group, step = PANEL * c->dim;

@@ -200,8 +200,7 @@ class NativeForward:
             ctypes.c_void_p(shares.ctypes.data),
             ctypes.c_int64(torch.get_num_threads()),
         )
-        pairs = zip(ids.tolist(), shares.tolist(), strict=True)
-        return [Likeliest((first, second), (p, q)) for (first, second), (p, q) in pairs]
+        return Likeliest.of_rows(ids.tolist(), shares.tolist())
 
     @staticmethod
     def release(model: PreTrainedModel) -> None:

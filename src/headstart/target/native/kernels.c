@@ -189,7 +189,7 @@ INLINE void norm_rows(const float *x, const step *st, const float *weight, const
 static void exact_panel(const linear *head, const inputs *x, int64_t row, int64_t p, float *logits) {
     float *out = logits + row * head->n + p * PANEL;
     const int64_t bytes = panel_bytes(head);
-    panel_product(head, x, p, row, 1, 1, out, LANES, (ahead){(const char *)head->panels + p * bytes + NEAR, bytes / head->k});
+    panel_product(head, x, p, row, 1, out, LANES, (ahead){(const char *)head->panels + p * bytes + NEAR, bytes / head->k});
 }
 
 void forward(const model *md, const step *st, int64_t threads) {

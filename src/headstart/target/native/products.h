@@ -153,13 +153,13 @@ INLINE void shape_for(const linear *w, int64_t rows, int64_t bytes) {
     shape_tiles(first, w->kind == TILES && first < rows ? rows - first : first, bytes);
 }
 
-/* sums[m][0..31] = x[m] . w.T for panel p and rows from .. from + rows - 1, `tiled` if tiles are shaped for them; laid out
- * as in add_lines. */
-INLINE void panel_product(const linear *w, const inputs *x, int64_t p, int64_t from, int rows, int tiled, float *sums,
-                          int64_t half, ahead next) {
+/* sums[m][0..31] = x[m] . w.T for panel p and rows from .. from + rows - 1, for which tiles are shaped where they are used;
+ * laid out as in add_lines. */
+INLINE void panel_product(const linear *w, const inputs *x, int64_t p, int64_t from, int rows, float *sums, int64_t half,
+                          ahead next) {
     const char *panel = (const char *)w->panels + p * panel_bytes(w);
     if (w->kind == TILES) panel_tiles(panel, &x->halves, from, w->k, sums, half, next, rows);
-    else if (w->kind == I8 && tiled)
+    else if (w->kind == I8 && tile_bytes(w, x->rows))
         panel_int8_tiles((const uint8_t *)panel, &x->bytes, from, w->k, sums, half, next, rows);
     else if (w->kind == I8) add_int8((const uint8_t *)panel, &x->bytes, from, w->k, sums, half, next, rows);
     else if (w->kind == I4) add_int4((const uint8_t *)panel, &x->bytes, from, w->k, sums, half, next, rows);
@@ -186,7 +186,7 @@ static void product(const linear *w, const float *x, int64_t rows, float *y, int
             int64_t from = lot + (end - lot) * t / tiles, count = lot + (end - lot) * (t + 1) / tiles - from;
             const ahead next = read_ahead(w, following, p, last, t, tiles, rows, me, threads);
             if (bytes && count != shaped) shape_for(w, shaped = count, bytes);
-            panel_product(w, &in, p, from, count, bytes != 0, tile, half, next);
+            panel_product(w, &in, p, from, count, tile, half, next);
             for (int64_t m = 0; m < count; m++) {
                 f16v low = *(f16v *)(tile + m * LANES), high = *(f16v *)(tile + half + m * LANES);
                 if (w->scale) {

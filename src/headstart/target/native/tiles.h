@@ -98,19 +98,13 @@ static void panel_tiles(const char *panel, const halved *x, int64_t from, int64_
         for (int l = 0; l < TILE_COLUMNS; l++, next.at += next.step) __builtin_prefetch(next.at, 0, 2);
         _tile_loadd(6, panel, 2 * TILE_COLUMNS);
         _tile_loadd(7, panel + TILE_BYTES, 2 * TILE_COLUMNS);
-        _tile_loadd(4, upper, 2 * TILE_COLUMNS);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        if (second) {
-            _tile_loadd(5, upper + second, 2 * TILE_COLUMNS);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
-        }
-        _tile_loadd(4, lower, 2 * TILE_COLUMNS);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        if (second) {
-            _tile_loadd(5, lower + second, 2 * TILE_COLUMNS);
+        for (int part = 0; part < 2; part++) {
+            const uint16_t *rows_of = part ? lower : upper;
+            _tile_loadd(4, rows_of, 2 * TILE_COLUMNS);
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_dpbf16ps(1, 4, 7);
+            if (!second) continue;
+            _tile_loadd(5, rows_of + second, 2 * TILE_COLUMNS);
             _tile_dpbf16ps(2, 5, 6);
             _tile_dpbf16ps(3, 5, 7);
         }
