@@ -47,6 +47,7 @@ EVERYWHERE = {"errors", "threads"}
 EXCEPTIONS: dict[str, set[str]] = {
     "headstart.draft.model": {"target"},  # a draft model is run by the same code as a target
     "headstart.draft.quantised": {"target"},  # which holds the copy that drafts
+    "headstart.draft.compiled.parts": {"target"},  # compiled as its kernels are
 }
 
 # package: the only packages outside the standard library that it may import.

@@ -15,6 +15,7 @@ from headstart.draft.automaton import SuffixAutomaton
 from headstart.draft.base import Drafter, DraftRequest
 from headstart.draft.blend import Blend
 from headstart.draft.calibration import Calibration, cell
+from headstart.draft.grow import PYTHON
 from headstart.draft.ngram import NgramDrafter
 from headstart.draft.store import NgramStore
 from headstart.errors import InvalidParameter
@@ -315,7 +316,7 @@ def test_only_the_end_of_a_very_long_history_is_indexed() -> None:
         text += [block * 7 % 13, *range(20, 40)]
         draft = one(drafter, text)
         assert draft.problem(VOCAB) is None
-        assert drafter._sequences[1].blend.automaton.size <= 125
+        assert drafter._sequences[1].index.size <= 125
     assert one(drafter, [*text, 20, 21], depth=2).tokens == (22, 23)
 
 
@@ -324,13 +325,15 @@ def test_work_per_round_is_bounded(kind: str) -> None:
     """Counted in automaton steps: a round costs the new tokens, not the history."""
     rng = random.Random(5)
     text = [1 if kind == "same" else rng.randrange(100) for _ in range(20_000)]
-    drafter = NgramDrafter()
+    drafter = NgramDrafter(parts=PYTHON)
     one(drafter, text[:19_000])
-    automaton = drafter._sequences[1].blend.automaton
+    blend = drafter._sequences[1].index
+    assert isinstance(blend, Blend)
+    automaton = blend.automaton
     for at in range(19_000, 20_000, 4):
         before = automaton.work
         one(drafter, text[:at])
-        assert drafter._sequences[1].blend.automaton is automaton
+        assert drafter._sequences[1].index is blend
         assert automaton.work - before <= 4 * 200
     assert automaton.work <= 60 * 20_000
 

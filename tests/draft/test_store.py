@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from headstart.decode.draft import Draft
 from headstart.decode.params import SamplingParams
 from headstart.draft.base import DraftRequest
+from headstart.draft.blend import Blend
+from headstart.draft.grow import PYTHON
 from headstart.draft.ngram import NgramDrafter
 from headstart.draft.store import NgramStore
 from headstart.errors import InvalidParameter
@@ -74,27 +76,31 @@ def test_a_tenant_never_sees_another_tenants_text(
     assert all(shift[asker] <= token < shift[asker] + 100 for token in found.tokens)
 
 
+def blends(store: NgramStore, tenant: str | None) -> list[Blend]:
+    return [index for index in store.sources(tenant) if isinstance(index, Blend)]
+
+
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0, 60)), max_size=40))
 def test_bounds(adds: list[tuple[str | None, int]]) -> None:
-    store = NgramStore(max_tokens=100, max_tokens_per_tenant=40)
+    store = NgramStore(max_tokens=100, max_tokens_per_tenant=40, parts=PYTHON)
     for tenant, length in adds:
         store.add(tenant, list(range(length)))
         assert len(store) <= 100
         assert len(store) == sum(store.tokens(t) for t in store.tenants)
         assert all(store.tokens(t) <= 40 for t in store.tenants)
-        states = sum(blend.automaton.states for t in store.tenants for blend in store.sources(t))
+        states = sum(blend.automaton.states for t in store.tenants for blend in blends(store, t))
         assert states <= 2 * 100 + 8
         if length:
             assert store.tokens(tenant) >= min(length, 20)
 
 
 def test_the_oldest_texts_go_first() -> None:
-    store = NgramStore(max_tokens=100, max_tokens_per_tenant=100)
+    store = NgramStore(max_tokens=100, max_tokens_per_tenant=100, parts=PYTHON)
     for first in range(0, 1000, 10):
         store.add(None, list(range(first, first + 10)))
-    held = [blend.automaton.match([990, 991])[1] for blend in store.sources(None)]
+    held = [blend.automaton.match([990, 991])[1] for blend in blends(store, None)]
     assert max(held) == 2
-    assert all(blend.automaton.match([0, 1])[1] == 0 for blend in store.sources(None))
+    assert all(blend.automaton.match([0, 1])[1] == 0 for blend in blends(store, None))
     assert 50 <= store.tokens(None) <= 100
 
 
@@ -109,10 +115,10 @@ def test_the_tenant_used_least_recently_loses_first() -> None:
 
 
 def test_a_text_longer_than_the_share_is_remembered_by_its_end() -> None:
-    store = NgramStore(max_tokens=20, max_tokens_per_tenant=20)
+    store = NgramStore(max_tokens=20, max_tokens_per_tenant=20, parts=PYTHON)
     store.add(None, list(range(100)))
     assert store.tokens(None) == 10
-    assert store.sources(None)[0].automaton.match([98, 99])[1] == 2
+    assert blends(store, None)[0].automaton.match([98, 99])[1] == 2
 
 
 def test_forget() -> None:

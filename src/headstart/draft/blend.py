@@ -8,6 +8,7 @@ far too little, so the escape shrinks with length. Knows automata and integers; 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from heapq import nlargest
 
 from headstart.draft.automaton import ROOT_STATE, SuffixAutomaton
@@ -34,8 +35,16 @@ FLOOR = 1e-3
 """Mass below which shorter contexts are not asked."""
 
 
+def added(numbers: Iterable[float]) -> float:
+    """Their sum from left to right, as compiled code adds; ``sum`` compensates from Python 3.12 on."""
+    total = 0.0
+    for number in numbers:
+        total += number
+    return total
+
+
 class Blend:
-    """Laws over one automaton. Keeps rankings of crowded contexts, so it lives as long as its automaton."""
+    """Laws over one automaton (an ``Index``). Keeps rankings of crowded contexts, so it lives as long as that."""
 
     __slots__ = ("_frequent", "_ranked", "automaton")
 
@@ -43,6 +52,16 @@ class Blend:
         self.automaton = automaton
         self._frequent: tuple[int, list[tuple[int, float]]] = (0, [])
         self._ranked: dict[int, tuple[float, list[tuple[int, int]]]] = {}
+
+    @property
+    def size(self) -> int:
+        return self.automaton.size
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        self.automaton.extend(tokens)
+
+    def separate(self) -> None:
+        self.automaton.separate()
 
     def law(self, state: int, length: int, law: dict[int, float], mass: float = 1.0) -> float:
         """Adds ``mass`` times the law after a match of ``length`` tokens at ``state`` to ``law``.

@@ -6,6 +6,7 @@ right, and moves with what verification accepted. Knows nothing of tokens, draft
 
 from __future__ import annotations
 
+from array import array
 from math import log2
 
 LENGTH_BUCKETS = 8
@@ -36,28 +37,28 @@ class Calibration:
     so that it follows a change of traffic: beyond it, both counts are halved.
     """
 
-    __slots__ = ("_hits", "_memory", "_prior", "_trials")
+    __slots__ = ("_memory", "hits", "prior", "trials")
 
     def __init__(self, prior: float = 16.0, memory: float = 1024.0) -> None:
         cells = LENGTH_BUCKETS * PROBABILITY_BUCKETS
-        self._hits = [0.0] * cells
-        self._trials = [0.0] * cells
-        self._prior = prior
+        self.hits = array("d", bytes(8 * cells))
+        self.trials = array("d", bytes(8 * cells))
+        self.prior = prior
         self._memory = memory
 
     def confidence(self, where: Cell, estimate: float) -> float:
         """The probability that a token is the target's choice, given its cell and the estimate that led there."""
-        return (self._hits[where] + self._prior * estimate) / (self._trials[where] + self._prior)
+        return (self.hits[where] + self.prior * estimate) / (self.trials[where] + self.prior)
 
     def learn(self, where: Cell, hit: bool) -> None:
         """One token of that cell was verified, and was (``hit``) or was not the target's choice."""
-        self._hits[where] += hit
-        self._trials[where] += 1.0
-        if self._trials[where] > self._memory:
-            self._hits[where] *= 0.5
-            self._trials[where] *= 0.5
+        self.hits[where] += hit
+        self.trials[where] += 1.0
+        if self.trials[where] > self._memory:
+            self.hits[where] *= 0.5
+            self.trials[where] *= 0.5
 
     @property
     def observations(self) -> float:
         """How many observations are remembered, over all cells."""
-        return sum(self._trials)
+        return sum(self.trials)

@@ -8,17 +8,16 @@ automata, laws and the calibration table; not requests, and not what became of a
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from operator import itemgetter
 
 from headstart.decode.draft import ROOT
-from headstart.draft.blend import Blend
+from headstart.draft.automaton import SuffixAutomaton
+from headstart.draft.blend import Blend, added
 from headstart.draft.calibration import Calibration, Cell, cell
-from headstart.draft.recycle import LONGEST, NOTHING, Context, Table
-
-STORE_CONTEXT = 16
-"""Most recent tokens matched against the store."""
+from headstart.draft.parts import STORE_CONTEXT, Growth, Index, Shape, Table
+from headstart.draft.recycle import LONGEST, Context, OpinionTable
 
 STORE_MASS = (0.15, 0.3, 0.5, 0.7, 1.0)
 """Weight of a store's law beside the local one, by how much longer its match is: -1 or less, 0, 1, 2, 3 or more."""
@@ -30,34 +29,58 @@ Place = tuple[list[Match], Context]
 """Where a draft has got to: a match in each source, and its last `LONGEST` tokens."""
 
 
-class Grower:
-    """A draft in the making, in the lists ``tokens``, ``parents``, ``cells`` and ``confidence``, one entry per node.
+class PythonParts:
+    """``Parts``, where there is no compiler; the ones the compiled are held to."""
 
-    The first ``shown`` nodes are the draft; a chain may have one more, the one it stopped at.
-    """
+    def index(self, tokens: Iterable[int] = ()) -> Blend:
+        return Blend(SuffixAutomaton(tokens))
 
-    __slots__ = ("cells", "confidence", "length", "parents", "recycled", "shown", "sources", "start", "table", "tokens")
+    def table(self) -> OpinionTable:
+        return OpinionTable()
 
-    def __init__(
+    def grow(
         self,
         history: Sequence[int],
-        local: Blend,
-        stored: Sequence[Blend],
-        table: Calibration,
-        recycled: Table = NOTHING,
+        indexes: Sequence[Index],
+        calibration: Calibration,
+        recycled: Table | None,
+        shape: Shape,
+    ) -> Growth:
+        blends = [index for index in indexes if isinstance(index, Blend)]
+        table = recycled if isinstance(recycled, OpinionTable) else None
+        return Grower(history, blends, calibration, table).grow(shape)
+
+
+PYTHON = PythonParts()
+
+
+class Grower:
+    """A draft in the making."""
+
+    __slots__ = ("calibration", "grown", "length", "recycled", "sources", "start")
+
+    def __init__(
+        self, history: Sequence[int], sources: Sequence[Blend], calibration: Calibration, recycled: OpinionTable | None
     ) -> None:
-        self.sources = [local, *stored]
-        self.table = table
+        self.sources = sources
+        self.calibration = calibration
         self.recycled = recycled
         tail = history[-STORE_CONTEXT:]
+        local, *stored = sources
         matches = [local.automaton.suffix_state(), *(blend.automaton.match(tail) for blend in stored)]
         self.start: Place = matches, tuple(history[-LONGEST:])
         self.length = max(length for _, length in matches)
-        self.shown = 0
-        self.tokens: list[int] = []
-        self.parents: list[int] = []
-        self.cells: list[Cell] = []
-        self.confidence: list[float] = []
+        self.grown = Growth([], [], [], [], 0)
+
+    def grow(self, shape: Shape) -> Growth:
+        depth = shape.depth
+        if shape.match_cap is not None:
+            depth = min(depth, 1 + int(shape.match_cap * self.length))
+        if shape.nodes:
+            self.tree(depth, shape.nodes, shape.width, shape.min_path, shape.least)
+        else:
+            self.chain(depth, shape.min_path)
+        return self.grown
 
     def chain(self, depth: int, min_path: float) -> None:
         """The likeliest token at each step, and one that is not shown where the path gets too unlikely."""
@@ -68,12 +91,12 @@ class Grower:
                 return
             token = max(law, key=law.__getitem__)
             where = cell(length, law[token])
-            confidence = self.table.confidence(where, law[token])
+            confidence = self.calibration.confidence(where, law[token])
             path *= confidence
-            self._add(token, len(self.tokens) - 1, where, confidence)
+            self._add(token, len(self.grown.tokens) - 1, where, confidence)
             if path < min_path:
                 return
-            self.shown += 1
+            self.grown.shown += 1
             place = self._step(place, token)
 
     def tree(self, depth: int, nodes: int, width: int, min_path: float, least: float) -> None:
@@ -105,21 +128,22 @@ class Grower:
             if not heap or -heap[0][0] < min_path:
                 return
             minus, _, parent, token, level, estimate, length, place = heappop(heap)
-            node, path = len(self.tokens), -minus
+            node, path = len(self.grown.tokens), -minus
             where = cell(length, estimate)
-            self._add(token, parent, where, self.table.confidence(where, estimate))
-            self.shown += 1
-            if len(self.tokens) == nodes:
+            self._add(token, parent, where, self.calibration.confidence(where, estimate))
+            self.grown.shown += 1
+            if len(self.grown.tokens) == nodes:
                 return
             min_path = max(min_path, least)
             if level < depth:
                 place = self._step(place, token)
 
     def _add(self, token: int, parent: int, where: Cell, confidence: float) -> None:
-        self.tokens.append(token)
-        self.parents.append(parent)
-        self.cells.append(where)
-        self.confidence.append(min(1.0, confidence))
+        grown = self.grown
+        grown.tokens.append(token)
+        grown.parents.append(parent)
+        grown.cells.append(where)
+        grown.confidence.append(min(1.0, confidence))
 
     def _step(self, place: Place, token: int) -> Place:
         matches = [
@@ -138,12 +162,12 @@ class Grower:
             if length:
                 trails.append((source, state, length, STORE_MASS[min(4, max(0, length - matches[0][1] + 1))]))
                 longest = max(longest, length)
-        if self.recycled is not NOTHING:
+        if self.recycled is not None:
             for size in range(len(last), 0, -1):
                 trails = [
                     (source, *source.levels(state, length, law, mass, size)) for source, state, length, mass in trails
                 ]
-                escape = self.recycled.law(last[-size:], law, sum(mass for *_, mass in trails))
+                escape = self.recycled.law(last[-size:], law, added(mass for *_, mass in trails))
                 if escape < 1.0:
                     trails = [(source, state, length, mass * escape) for source, state, length, mass in trails]
         for source, state, length, mass in trails:
@@ -151,6 +175,6 @@ class Grower:
             if source is self.sources[0]:
                 source.empty_context(law, rest)
         if len(trails) > 1:
-            total = sum(law.values())
+            total = added(law.values())
             law = {token: probability / total for token, probability in law.items()}
         return law, longest

@@ -16,12 +16,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from headstart.decode.draft import EMPTY, ROOT, Draft
-from headstart.draft.automaton import SuffixAutomaton
 from headstart.draft.base import DraftRequest
-from headstart.draft.blend import Blend
 from headstart.draft.calibration import Calibration, Cell
-from headstart.draft.grow import Grower
-from headstart.draft.recycle import Recycler, Row
+from headstart.draft.parts import MOST_NODES, Parts, Row, Shape, best_parts
+from headstart.draft.recycle import MOST_SUCCESSORS, Recycler
 from headstart.draft.store import NgramStore
 from headstart.errors import InvalidParameter
 
@@ -50,12 +48,13 @@ SUCCESSORS = 8
 class _Sequence:
     """The index of one history, and the draft whose outcome is not known yet."""
 
-    __slots__ = ("blend", "pending", "start", "tenant", "tokens")
+    __slots__ = ("index", "parts", "pending", "start", "tenant", "tokens")
 
-    def __init__(self) -> None:
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
         self.tokens: list[int] = []
         self.start = 0
-        self.blend = Blend(SuffixAutomaton())
+        self.index = parts.index()
         self.pending: _Pending | None = None
         self.tenant: str | None = None
 
@@ -68,11 +67,11 @@ class _Sequence:
             self.pending = None
         if not same or len(given) - self.start > max_history + max_history // 4:
             self.start = max(0, len(given) - max_history)
-            self.blend = Blend(SuffixAutomaton(given[self.start :]))
+            self.index = self.parts.index(given[self.start :])
             self.tokens = list(given)
         elif len(given) > known:
             new = given[known:]
-            self.blend.automaton.extend(new)
+            self.index.extend(new)
             self.tokens += new
 
 
@@ -132,10 +131,12 @@ class NgramDrafter:
             path probability, so whoever knows the price of a row can cut it anywhere (`Draft.truncated`).
         match_cap: a draft is at most ``1 + match_cap * length of the match`` deep; ``None`` is no such cap.
         max_history: tokens of one history that are indexed, the most recent ones (up to a quarter more in between). A
-            token takes about 0.5 KiB.
+            token takes about 0.15 KiB, in Python 0.5 KiB.
         width: most children of one node of a tree.
-        successors: how many of the target's best next tokens it takes from each verified row (`learn`); 0 takes none.
+        successors: how many of the target's best next tokens it takes from each verified row (`learn`), at most 16; 0
+            takes none.
         recycler: where those are kept; one of its own by default.
+        parts: makes its indexes and grows its drafts; compiled ones where there is a compiler.
     """
 
     name = "ngram"
@@ -151,6 +152,7 @@ class NgramDrafter:
         width: int = 16,
         successors: int = SUCCESSORS,
         recycler: Recycler | None = None,
+        parts: Parts | None = None,
     ) -> None:
         if match_cap is not None and match_cap < 0:
             raise InvalidParameter("match_cap", f"must be at least 0 or None, got {match_cap!r}")
@@ -161,10 +163,14 @@ class NgramDrafter:
             raise InvalidParameter("max_history", f"must be at least 4, got {max_history!r}")
         if width < 1:
             raise InvalidParameter("width", f"must be at least 1, got {width!r}")
-        if successors < 0:
-            raise InvalidParameter("successors", f"must be at least 0, got {successors!r}")
+        if not 0 <= successors <= MOST_SUCCESSORS:
+            raise InvalidParameter("successors", f"must be from 0 to {MOST_SUCCESSORS}, got {successors!r}")
         self.successors = successors
-        self.recycler = Recycler() if recycler is None else recycler
+        self.parts = best_parts() if parts is None else parts
+        self.recycler = Recycler(parts=self.parts) if recycler is None else recycler
+        for param, memory in (("store", store), ("recycler", self.recycler)):
+            if memory is not None and memory.parts is not self.parts:
+                raise InvalidParameter(param, "its parts are of another kind; give both the same parts")
         self.store = store
         self.match_cap = match_cap
         self.min_path = min_path
@@ -216,32 +222,34 @@ class NgramDrafter:
         return len(self._sequences)
 
     def _draft(self, request: DraftRequest) -> Draft:
-        sequence = self._sequences.setdefault(request.sequence_id, _Sequence())
+        sequence = self._sequences.get(request.sequence_id)
+        if sequence is None:
+            sequence = self._sequences[request.sequence_id] = _Sequence(self.parts)
         sequence.tenant = request.tenant
         sequence.follow(request.tokens, self.max_history)
         table = self.calibration(request.tenant)
         if sequence.pending is not None:
             sequence.pending.resolve(sequence.tokens, table)
             sequence.pending = None
-        depth = min(request.depth, request.nodes)
+        nodes = min(request.nodes, MOST_NODES)
+        depth = min(request.depth, nodes)
         if depth < 1 or not sequence.tokens:
             return EMPTY
 
         stored = [] if self.store is None else self.store.sources(request.tenant)
-        grower = Grower(sequence.tokens, sequence.blend, stored, table, self.recycler.table(request.tenant))
-        if self.match_cap is not None:
-            depth = min(depth, 1 + int(self.match_cap * grower.length))
-        if request.nodes > request.depth:
-            grower.tree(depth, request.nodes, self.width, self.tree_min_path, request.least)
+        if nodes > request.depth:
+            shape = Shape(depth, nodes, self.width, self.tree_min_path, request.least, self.match_cap)
         else:
-            grower.chain(depth, max(self.min_path, request.least))
-        sequence.pending = _Pending(len(sequence.tokens), grower.tokens, grower.parents, grower.cells)
-        if not grower.shown:
+            shape = Shape(depth, min_path=max(self.min_path, request.least), match_cap=self.match_cap)
+        recycled = self.recycler.table(request.tenant)
+        grown = self.parts.grow(sequence.tokens, [sequence.index, *stored], table, recycled, shape)
+        sequence.pending = _Pending(len(sequence.tokens), grown.tokens, grown.parents, grown.cells)
+        if not grown.shown:
             return EMPTY
-        parents = tuple(grower.parents[: grower.shown])
+        parents = tuple(grown.parents[: grown.shown])
         return Draft(
-            tokens=tuple(grower.tokens[: grower.shown]),
+            tokens=tuple(grown.tokens[: grown.shown]),
             parents=None if all(parent == i - 1 for i, parent in enumerate(parents)) else parents,
-            confidence=tuple(grower.confidence[: grower.shown]),
+            confidence=tuple(grown.confidence[: grown.shown]),
             source=self.name,
         )

@@ -12,6 +12,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from operator import itemgetter
 
+from headstart.draft.blend import added
+from headstart.draft.parts import Parts, Row, Table, best_parts
 from headstart.errors import InvalidParameter
 
 RANK_WEIGHT = (1.0, 0.4, 0.25, 0.2, 0.15, 0.1, 0.08, 0.06)
@@ -35,8 +37,10 @@ of a row by a third costs less than 0.5 % of tokens per round."""
 LONGEST = len(ESCAPE) - 1
 """Tokens of the longest context with a table. Three instead of two gained nothing."""
 
+MOST_SUCCESSORS = 16
+"""Tokens of one ranking."""
+
 Context = tuple[int, ...]
-Row = tuple[Context, tuple[int, ...]]
 
 
 class Opinions:
@@ -68,18 +72,39 @@ class Opinions:
                     weights[token] = weights.get(token, 0.0) + scale * weight
                 scale *= FADE
             best = sorted(weights.items(), key=itemgetter(1), reverse=True)[:KEPT]
-            total = sum(weight for _, weight in best)
+            total = added(weight for _, weight in best)
             self._law = [(token, weight / total) for token, weight in best]
         return self._law
 
 
-class Table:
+class OpinionTable:
     """One tenant's opinions by context, the one heard least recently first."""
 
     __slots__ = ("contexts",)
 
     def __init__(self) -> None:
         self.contexts: OrderedDict[Context, Opinions] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self.contexts)
+
+    def hear(self, rows: Iterable[Row], most: int) -> None:
+        contexts = self.contexts
+        for context, successors in rows:
+            ranked = tuple(successors[:most])
+            if not ranked:
+                continue
+            for length in range(1, min(LONGEST, len(context)) + 1):
+                key = tuple(context[-length:])
+                opinions = contexts.get(key)
+                if opinions is None:
+                    opinions = contexts[key] = Opinions()
+                else:
+                    contexts.move_to_end(key)
+                opinions.hear(ranked)
+
+    def drop_oldest(self) -> None:
+        self.contexts.popitem(last=False)
 
     def law(self, context: Context, law: dict[int, float], mass: float) -> float:
         """Adds its share of ``mass`` as the law after ``context`` alone to ``law``; returns the share that escapes."""
@@ -93,20 +118,19 @@ class Table:
         return escape
 
 
-NOTHING = Table()
-"""A table that is never written."""
-
-
 class Recycler:
     """Every tenant's table. ``None`` is a tenant of its own.
 
     Args:
         max_contexts: most contexts held over all tenants; the tenant that was told something least recently loses its
-            oldest first. A context takes 0.7 KiB, or 1.5 KiB once it was asked.
+            oldest first. A context takes 0.5 KiB, in Python 0.7 KiB or 1.5 KiB once it was asked.
         max_contexts_per_tenant: most contexts held for one tenant.
+        parts: makes the tables; the drafter's.
     """
 
-    def __init__(self, *, max_contexts: int = 100_000, max_contexts_per_tenant: int = 50_000) -> None:
+    def __init__(
+        self, *, max_contexts: int = 100_000, max_contexts_per_tenant: int = 50_000, parts: Parts | None = None
+    ) -> None:
         if max_contexts < LONGEST:
             raise InvalidParameter("max_contexts", f"must be at least {LONGEST}, got {max_contexts!r}")
         if max_contexts_per_tenant < LONGEST:
@@ -115,6 +139,7 @@ class Recycler:
             )
         self.max_contexts = max_contexts
         self.max_contexts_per_tenant = min(max_contexts, max_contexts_per_tenant)
+        self.parts = best_parts() if parts is None else parts
         self._tables: OrderedDict[str | None, Table] = OrderedDict()
         self._total = 0
 
@@ -122,36 +147,26 @@ class Recycler:
         """Contexts held, over all tenants."""
         return self._total
 
-    def table(self, tenant: str | None) -> Table:
+    def table(self, tenant: str | None) -> Table | None:
         """What this tenant's rows taught; not to be written to."""
-        return self._tables.get(tenant, NOTHING)
+        return self._tables.get(tenant)
 
     def learn(self, tenant: str | None, rows: Iterable[Row], most: int) -> None:
         """Takes in the ``most`` best tokens of each row, for every context that ends its ``context``."""
-        table = self._tables.setdefault(tenant, Table())
+        table = self._tables.get(tenant)
+        if table is None:
+            table = self._tables[tenant] = self.parts.table()
         self._tables.move_to_end(tenant)
-        contexts = table.contexts
-        before = len(contexts)
-        for context, successors in rows:
-            ranked = tuple(successors[:most])
-            if not ranked:
-                continue
-            for length in range(1, min(LONGEST, len(context)) + 1):
-                key = tuple(context[-length:])
-                opinions = contexts.get(key)
-                if opinions is None:
-                    opinions = contexts[key] = Opinions()
-                else:
-                    contexts.move_to_end(key)
-                opinions.hear(ranked)
-        while len(contexts) > self.max_contexts_per_tenant:
-            contexts.popitem(last=False)
-        self._total += len(contexts) - before
+        before = len(table)
+        table.hear(rows, most)
+        while len(table) > self.max_contexts_per_tenant:
+            table.drop_oldest()
+        self._total += len(table) - before
         while self._total > self.max_contexts:
             oldest = next(iter(self._tables))
-            self._tables[oldest].contexts.popitem(last=False)
+            self._tables[oldest].drop_oldest()
             self._total -= 1
-            if not self._tables[oldest].contexts:
+            if not len(self._tables[oldest]):
                 del self._tables[oldest]
-        if not contexts:
+        if not len(table):
             self._tables.pop(tenant, None)

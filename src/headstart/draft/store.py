@@ -12,26 +12,26 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from headstart.draft.automaton import SuffixAutomaton
-from headstart.draft.blend import Blend
+from headstart.draft.parts import Index, Parts, best_parts
 from headstart.errors import InvalidParameter
 
 
 class _Memory:
     """One tenant's two generations."""
 
-    __slots__ = ("old", "young")
+    __slots__ = ("old", "parts", "young")
 
-    def __init__(self) -> None:
-        self.young = Blend(SuffixAutomaton())
-        self.old: Blend | None = None
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.young = parts.index()
+        self.old: Index | None = None
 
     @property
     def tokens(self) -> int:
-        return self.young.automaton.size + (0 if self.old is None else self.old.automaton.size)
+        return self.young.size + (0 if self.old is None else self.old.size)
 
     def turn_over(self) -> None:
-        self.old, self.young = self.young, Blend(SuffixAutomaton())
+        self.old, self.young = self.young, self.parts.index()
 
 
 class NgramStore:
@@ -39,19 +39,23 @@ class NgramStore:
 
     Args:
         max_tokens: most tokens held over all tenants. The tenants used least recently lose theirs first. A token takes
-            about 0.5 KiB.
+            about 0.15 KiB, in Python 0.5 KiB.
         max_tokens_per_tenant: most tokens held for one tenant.
+        parts: makes the indexes; the drafter's.
 
     A text longer than half a tenant's share is remembered by its end.
     """
 
-    def __init__(self, *, max_tokens: int = 1_000_000, max_tokens_per_tenant: int = 200_000) -> None:
+    def __init__(
+        self, *, max_tokens: int = 1_000_000, max_tokens_per_tenant: int = 200_000, parts: Parts | None = None
+    ) -> None:
         if max_tokens < 2:
             raise InvalidParameter("max_tokens", f"must be at least 2, got {max_tokens!r}")
         if max_tokens_per_tenant < 2:
             raise InvalidParameter("max_tokens_per_tenant", f"must be at least 2, got {max_tokens_per_tenant!r}")
         self.max_tokens = max_tokens
         self.max_tokens_per_tenant = min(max_tokens, max_tokens_per_tenant)
+        self.parts = best_parts() if parts is None else parts
         self._tenants: OrderedDict[str | None, _Memory] = OrderedDict()
         self._total = 0
 
@@ -75,24 +79,25 @@ class NgramStore:
         text = list(tokens[-room:])
         if not text:
             return
-        memory = self._tenants.setdefault(tenant, _Memory())
+        memory = self._tenants.get(tenant)
+        if memory is None:
+            memory = self._tenants[tenant] = _Memory(self.parts)
         self._tenants.move_to_end(tenant)
-        if memory.young.automaton.size + len(text) > room:
-            self._total -= 0 if memory.old is None else memory.old.automaton.size
+        if memory.young.size + len(text) > room:
+            self._total -= 0 if memory.old is None else memory.old.size
             memory.turn_over()
-        automaton = memory.young.automaton
-        automaton.separate()
-        automaton.extend(text)
+        memory.young.separate()
+        memory.young.extend(text)
         self._total += len(text)
         self._shrink(tenant)
 
-    def sources(self, tenant: str | None) -> list[Blend]:
+    def sources(self, tenant: str | None) -> list[Index]:
         """This tenant's indexes, newest first; empty ones left out."""
         memory = self._tenants.get(tenant)
         if memory is None:
             return []
         self._tenants.move_to_end(tenant)
-        return [blend for blend in (memory.young, memory.old) if blend is not None and blend.automaton.size]
+        return [index for index in (memory.young, memory.old) if index is not None and index.size]
 
     def forget(self, tenant: str | None) -> None:
         """Drops everything a tenant has stored."""
@@ -105,7 +110,7 @@ class NgramStore:
             tenant = next(iter(self._tenants))
             memory = self._tenants[tenant]
             if memory.old is not None:
-                self._total -= memory.old.automaton.size
+                self._total -= memory.old.size
                 memory.old = None
             elif tenant != newest:
                 self.forget(tenant)

@@ -35,17 +35,24 @@ def library() -> ctypes.CDLL:
     Raises:
         BuildFailed: no compiler, or it refuses the source.
     """
-    return _built("kernels", [SOURCE, *(SOURCE.with_name(name) for name in HEADERS)], FLAGS)
+    return built("kernels", [SOURCE, *(SOURCE.with_name(name) for name in HEADERS)], FLAGS)
 
 
 @cache
 def noise_library() -> ctypes.CDLL:
     """``noise.c``, likewise."""
-    return _built("noise", [SOURCE.with_name(name) for name in ("noise.c", "vector.h")], (*FLAGS, "-ffp-contract=off"))
+    return built("noise", [SOURCE.with_name(name) for name in ("noise.c", "vector.h")], (*FLAGS, "-ffp-contract=off"))
 
 
-def _built(name: str, sources: Sequence[Path], flags: Sequence[str]) -> ctypes.CDLL:
-    """The library of the first of ``sources``; the others are what it includes."""
+def built(
+    name: str, sources: Sequence[Path], flags: Sequence[str], load: type[ctypes.CDLL] = ctypes.CDLL
+) -> ctypes.CDLL:
+    """The library of the first of ``sources``; the others are what it includes. ``load`` says whether Python's lock is
+    held in calls (``ctypes.PyDLL``).
+
+    Raises:
+        BuildFailed: no compiler, or it refuses the source.
+    """
     compiler = next(
         (path for name in (os.environ.get("CC"), *COMPILERS) if name and (path := shutil.which(name))), None
     )
@@ -65,7 +72,7 @@ def _built(name: str, sources: Sequence[Path], flags: Sequence[str]) -> ctypes.C
         finally:
             Path(temporary).unlink(missing_ok=True)
     try:
-        return ctypes.CDLL(str(target))
+        return load(str(target))
     except OSError as error:
         raise BuildFailed(f"{target} cannot be loaded ({error})") from error
 
