@@ -173,7 +173,7 @@ def commit(
     for turn, order, verdict in zip(turns, rows, verdicts, strict=True):
         if turn.sequence.finish is None:
             try:
-                _commit_one(target, logits[first : first + 1 + len(order)], turn, order, verdict)
+                _commit_one(target, logits, first, turn, order, verdict)
             except Exception as error:
                 turn.sequence.fail(error)
         first += 1 + len(order)
@@ -183,13 +183,15 @@ def commit(
         sequence.cached += prefill.count
         if completes:
             try:
-                _emit(sequence, sequence.law.choose(logits[first]), logits[first], drafter=None)
+                _emit(sequence, sequence.law.choose(logits[first]), logits, first, drafter=None)
             except Exception as error:
                 sequence.fail(error)
             first += 1
 
 
-def _commit_one(target: Forward, logits: torch.Tensor, turn: Turn, order: list[int], verdict: Verdict) -> None:
+def _commit_one(
+    target: Forward, logits: torch.Tensor, first: int, turn: Turn, order: list[int], verdict: Verdict
+) -> None:
     sequence, draft = turn.sequence, turn.draft
     row_of = {node: i + 1 for i, node in enumerate(order)}
     path_rows = [0, *(row_of[node] for node in verdict.path)]
@@ -198,9 +200,9 @@ def _commit_one(target: Forward, logits: torch.Tensor, turn: Turn, order: list[i
     emitted = 0
     for row, node in zip(path_rows, [*verdict.path, None], strict=True):
         if node is None:
-            _emit(sequence, verdict.token, logits[row], drafter=None)
+            _emit(sequence, verdict.token, logits, first + row, drafter=None)
         else:
-            _emit(sequence, draft.tokens[node], logits[row], drafter=draft.source)
+            _emit(sequence, draft.tokens[node], logits, first + row, drafter=draft.source)
         emitted += 1
         if node is not None:
             turn.path += (node,)
@@ -221,7 +223,7 @@ def _commit_one(target: Forward, logits: torch.Tensor, turn: Turn, order: list[i
     sequence.record.add_round(turn.counts)
 
 
-def _emit(sequence: Sequence, token: int, row: torch.Tensor, *, drafter: str | None) -> None:
+def _emit(sequence: Sequence, token: int, logits: torch.Tensor, row: int, *, drafter: str | None) -> None:
     if sequence.params.logprobs is not None:
-        sequence.logprobs.append(sequence.law.logprobs(row, (), token))
+        sequence.logprobs.append(sequence.law.logprobs(logits[row], (), token))
     sequence.push(token, drafter=drafter)

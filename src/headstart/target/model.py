@@ -194,7 +194,6 @@ class Target:
         changes = rotation_changes_at(self.model.config.get_text_config())
         return changes is None or self.max_model_len <= changes
 
-    @torch.inference_mode()
     def forward(self, segments: Sequence[Segment]) -> torch.Tensor:
         """One flat forward call; returns the wanted rows' logits ``[wanted, logits_width]``, segment by segment, in the
         model's dtype (native kernels: float32).
@@ -206,8 +205,10 @@ class Target:
                 raise RequestTooLarge(
                     f"{segment.base + len(segment.tokens)} rows do not fit an extent of {segment.extent.size} slots"
                 )
-        if self._native is not None:
-            return self._native(segments)
+        return self._by_torch(segments) if self._native is None else self._native(segments)
+
+    @torch.inference_mode()
+    def _by_torch(self, segments: Sequence[Segment]) -> torch.Tensor:
         batch = FlatBatch(
             segments,
             scratch=self.pool.scratch,
@@ -230,7 +231,6 @@ class Target:
         logits: torch.Tensor = output.logits[0]
         return logits
 
-    @torch.inference_mode()
     def draft(self, segments: Sequence[Segment]) -> torch.Tensor:
         """As ``forward``, by the copy in ``draft_weights``, and into the same keys and values: what it writes must be
         computed by ``forward`` before that reads it."""
@@ -239,18 +239,18 @@ class Target:
 
     def top(self, logits: torch.Tensor, count: int) -> list[list[int]]:
         """The ``count`` best tokens of every row, best first, the lower id first on ties; padding ids are left out."""
-        visible = logits[:, : self.vocab_size]
         if self._native is not None:
-            return self._native.top(visible, count)
+            return self._native.top(logits, self.vocab_size, count)
+        visible = logits[:, : self.vocab_size]
         if count == 1:  # torch's argmax takes the first maximum, its topk any
             return visible.argmax(dim=-1, keepdim=True).tolist()
         return visible.sort(dim=-1, descending=True, stable=True).indices[:, :count].tolist()
 
     def likeliest(self, logits: torch.Tensor) -> list[Likeliest]:
         """The two best tokens of every row; padding ids are left out."""
-        visible = logits[:, : self.vocab_size]
         if self._native is not None:
-            return self._native.likeliest(visible)
+            return self._native.likeliest(logits, self.vocab_size)
+        visible = logits[:, : self.vocab_size]
         ids = torch.tensor(self.top(logits, 2), dtype=torch.int64, device=visible.device).view(-1, 2)
         shares = visible.float().softmax(dim=-1).gather(1, ids)
         return Likeliest.of_rows(ids.tolist(), shares.tolist())

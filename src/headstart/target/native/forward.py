@@ -8,10 +8,10 @@ forward.
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel
 
@@ -32,8 +32,8 @@ from headstart.target.native.layout import (
     quantise,
     quantise4,
 )
-from headstart.target.native.rows import Rows
-from headstart.target.native.structs import Layer, Linear, Model, Step
+from headstart.target.native.rows import FIELDS, Rows
+from headstart.target.native.structs import Layer, Linear, Model, Step, declared
 
 ARCHITECTURES = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
@@ -73,9 +73,7 @@ class NativeForward:
         drafts_for: NativeForward | None = None,
     ) -> None:
         refuse_unsuitable(model)
-        self._library = library()
-        for name in ("shared_floats", "private_floats"):
-            getattr(self._library, name).restype = ctypes.c_int64
+        self._library = declared(library())
         self._tiles = has_matrix_unit()
         self._keep: list[torch.Tensor] = []
         config = model.config
@@ -118,8 +116,10 @@ class NativeForward:
         if drafts_for is not None:
             self._share_attention(drafts_for)
         self._width = int(config.vocab_size)
-        self._shared = torch.empty(0)
-        self._private = torch.empty(0)
+        self._step = Step()
+        self._room = 0, 0, 0
+        self._shared = self._private = torch.empty(0)
+        self._passed = ctypes.byref(self._model), ctypes.byref(self._step)
 
     def _exact_head(self) -> Linear | None:
         head = self._model.head
@@ -131,76 +131,65 @@ class NativeForward:
         for forward, least in ((target, 0.0), (self, LEAST_SHARE)):
             forward._model.shares, forward._model.least_share = forward._pointer(self.shares), least
 
-    @torch.inference_mode()
     def __call__(self, segments: Sequence[Segment]) -> torch.Tensor:
-        """Logits of the wanted rows, float32 ``[wanted, vocab]``; keys and values are written to the pool."""
+        """Logits of the wanted rows, float32 ``[wanted, vocab]``; keys and values are written to the pool.
+
+        What stands around the call of the kernels is kept short: the call before has emptied the caches, and Python
+        that takes 50 µs otherwise takes ten times as long.
+        """
         rows = Rows()
         for segment in segments:
             rows.add(segment)
-        arrays = rows.arrays()
+        packed, begins = rows.packed()
         threads = torch.get_num_threads()
-        model = ctypes.byref(self._model)
-        count, wanted = len(rows.ids), len(rows.want)
-        sizes = model, ctypes.c_int64(count), ctypes.c_int64(rows.most_keys)
-        shared = self._library.shared_floats(*sizes, ctypes.c_int64(threads))
-        private = self._library.private_floats(*sizes)
-        if self._shared.numel() < shared:
-            self._shared = torch.empty(shared)
-        if self._private.numel() < private * threads:
-            self._private = torch.empty(private * threads)
-        logits = torch.empty(wanted, self._model.head.n)
-        step = Step(
-            rows=count,
-            wanted=wanted,
-            most_keys=rows.most_keys,
-            logits=logits.data_ptr(),
-            shared=self._shared.data_ptr(),
-            private=self._private.data_ptr(),
-            **{name: array.ctypes.data for name, array in arrays.items()},
-        )
-        self._library.forward(model, ctypes.byref(step), ctypes.c_int64(threads))
-        return logits[:, : self._width]
+        self._make_room(len(rows.ids), rows.most_keys, threads)
+        logits = torch.empty(len(rows.want), self._model.head.n)
+        step = self._step
+        step.rows, step.wanted, step.most_keys = len(rows.ids), len(rows.want), rows.most_keys
+        step.logits = logits.data_ptr()
+        first = packed.buffer_info()[0]
+        for name, begin in zip(FIELDS, begins, strict=True):
+            setattr(step, name, first + packed.itemsize * begin)
+        self._library.forward(*self._passed, threads)
+        return logits if logits.shape[1] == self._width else logits[:, : self._width]
+
+    def _make_room(self, rows: int, keys: int, threads: int) -> None:
+        """Scratch memory for a call of so many rows over so many keys each."""
+        if rows <= self._room[0] and keys <= self._room[1] and threads == self._room[2]:
+            return
+        rows, keys = max(rows, self._room[0]), max(keys, self._room[1])
+        self._room = rows, keys, threads
+        model = self._passed[0]
+        self._shared = torch.empty(self._library.shared_floats(model, rows, keys, threads))
+        self._private = torch.empty(self._library.private_floats(model, rows, keys) * threads)
+        self._step.shared, self._step.private = self._shared.data_ptr(), self._private.data_ptr()
 
     def move(self, source: Sequence[int], destination: int) -> None:
         """Copy what the ascending slots ``source`` of the pool hold to the slots from ``destination``, none behind the
         first of them, on."""
-        slots = np.array(source, dtype=np.int64)
-        self._library.move_rows(
-            ctypes.byref(self._model),
-            ctypes.c_void_p(slots.ctypes.data),
-            ctypes.c_int64(len(slots)),
-            ctypes.c_int64(destination),
-        )
+        slots = array("q", source)
+        self._library.move_rows(self._passed[0], slots.buffer_info()[0], len(slots), destination)
 
-    def top(self, logits: torch.Tensor, count: int) -> list[list[int]]:
-        """The ``count`` best columns of every row of float32 ``logits``, best first, the lower column first on ties."""
-        best = np.zeros((logits.shape[0], count), dtype=np.int64)
-        self._library.top(
-            ctypes.c_void_p(logits.data_ptr()),
-            ctypes.c_int64(logits.shape[0]),
-            ctypes.c_int64(logits.shape[1]),
-            ctypes.c_int64(logits.stride(0)),
-            ctypes.c_int64(count),
-            ctypes.c_void_p(best.ctypes.data),
-            ctypes.c_int64(torch.get_num_threads()),
-        )
-        return best.tolist()
+    def top(self, logits: torch.Tensor, vocab_size: int, count: int) -> list[list[int]]:
+        """The ``count`` best of the first ``vocab_size`` columns of every row of float32 ``logits``, best first, the
+        lower column first on ties."""
+        rows, stride = logits.shape[0], logits.stride(0)
+        best = array("q", bytes(8 * rows * count))
+        threads = torch.get_num_threads()
+        self._library.top(logits.data_ptr(), rows, vocab_size, stride, count, best.buffer_info()[0], threads)
+        return [best[i : i + count].tolist() for i in range(0, rows * count, count)]
 
-    def likeliest(self, logits: torch.Tensor) -> list[Likeliest]:
-        """The two best columns of every row of float32 ``logits``, the lower one on ties, and their shares of the
-        softmax."""
-        ids = np.zeros((logits.shape[0], 2), dtype=np.int64)
-        shares = np.zeros((logits.shape[0], 2), dtype=np.float32)
+    def likeliest(self, logits: torch.Tensor, vocab_size: int) -> list[Likeliest]:
+        """The two best of the first ``vocab_size`` columns of every row of float32 ``logits``, the lower one on ties,
+        and their shares of the softmax."""
+        rows, stride = logits.shape[0], logits.stride(0)
+        ids, shares = array("q", bytes(16 * rows)), array("f", bytes(8 * rows))
+        threads = torch.get_num_threads()
         self._library.likeliest(
-            ctypes.c_void_p(logits.data_ptr()),
-            ctypes.c_int64(logits.shape[0]),
-            ctypes.c_int64(logits.shape[1]),
-            ctypes.c_int64(logits.stride(0)),
-            ctypes.c_void_p(ids.ctypes.data),
-            ctypes.c_void_p(shares.ctypes.data),
-            ctypes.c_int64(torch.get_num_threads()),
+            logits.data_ptr(), rows, vocab_size, stride, ids.buffer_info()[0], shares.buffer_info()[0], threads
         )
-        return Likeliest.of_rows(ids.tolist(), shares.tolist())
+        pairs = range(0, 2 * rows, 2)
+        return Likeliest.of_rows([ids[i : i + 2] for i in pairs], [shares[i : i + 2] for i in pairs])
 
     @staticmethod
     def release(model: PreTrainedModel) -> None:

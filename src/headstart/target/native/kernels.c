@@ -295,7 +295,7 @@ void move_rows(const model *md, const int64_t *source, int64_t count, int64_t de
 /* best[r][0 .. count): the ids of the largest logits of each row, largest first, the lower id first on ties. */
 void top(const float *logits, int64_t rows, int64_t vocab, int64_t stride, int64_t count, int64_t *best,
          int64_t threads) {
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (rows > 1)
     for (int64_t r = 0; r < rows; r++) {
         float values[count];
         largest(logits + r * stride, vocab, count, values, best + r * count);

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from array import array
 
 from headstart.decode.segment import Segment
+
+FIELDS = ("ids", "positions", "slots", "start", "length", "plain", "extra_at", "extra", "want")
+"""Of ``Step``, in the order of ``Rows.packed``."""
 
 
 class Rows:
@@ -43,16 +44,22 @@ class Rows:
             self.extra_at.append(len(self.extra))
             self.extra.extend(start + base + node for node in path[run:])
 
-    def arrays(self) -> dict[str, np.ndarray[Any, np.dtype[np.int64]]]:
-        named = {
-            "ids": self.ids,
-            "positions": self.positions,
-            "slots": self.slots,
-            "start": self.start,
-            "length": [p + 1 for p in self.positions],
-            "plain": self.plain,
-            "extra_at": self.extra_at,
-            "extra": self.extra or [0],
-            "want": self.want or [0],
-        }
-        return {name: np.array(values, dtype=np.int64) for name, values in named.items()}
+    def packed(self) -> tuple[array[int], list[int]]:
+        """All ``FIELDS`` one after the other, int64, and where each begins."""
+        everything: list[int] = []
+        begins = []
+        length = [position + 1 for position in self.positions]
+        for field in (
+            self.ids,
+            self.positions,
+            self.slots,
+            self.start,
+            length,
+            self.plain,
+            self.extra_at,
+            self.extra,
+            self.want,
+        ):
+            begins.append(len(everything))
+            everything += field
+        return array("q", everything), begins

@@ -1,50 +1,70 @@
-"""What ``kernels.c`` is passed: its structures, field by field."""
+"""What ``kernels.c`` is passed: its functions' arguments, and its structures field by field."""
 
 from __future__ import annotations
 
 import ctypes
+from ctypes import POINTER, c_float, c_int64, c_void_p
+from typing import Any
 
 
 class Linear(ctypes.Structure):
     _fields_ = (
-        ("panels", ctypes.c_void_p),
-        ("scale", ctypes.c_void_p),
-        ("bias", ctypes.c_void_p),
-        ("n", ctypes.c_int64),
-        ("k", ctypes.c_int64),
-        ("kind", ctypes.c_int64),
+        ("panels", c_void_p),
+        ("scale", c_void_p),
+        ("bias", c_void_p),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("kind", c_int64),
     )
 
 
 class Layer(ctypes.Structure):
     _fields_ = (
         *((name, Linear) for name in ("qkv", "o", "gate_up", "down")),
-        *((name, ctypes.c_void_p) for name in ("attention_norm", "mlp_norm", "q_norm", "k_norm", "keys", "values")),
-        ("window", ctypes.c_int64),
+        *((name, c_void_p) for name in ("attention_norm", "mlp_norm", "q_norm", "k_norm", "keys", "values")),
+        ("window", c_int64),
     )
 
 
 class Model(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("layers", "hidden", "heads", "kv_heads", "dim", "inner", "vocab")),
-        ("eps", ctypes.c_float),
-        ("scale", ctypes.c_float),
-        *((name, ctypes.c_int64) for name in ("embed_kind", "kv_kind", "slots")),
-        *((name, ctypes.c_void_p) for name in ("embed", "cosines", "sines", "norm")),
+        *((name, c_int64) for name in ("layers", "hidden", "heads", "kv_heads", "dim", "inner", "vocab")),
+        ("eps", c_float),
+        ("scale", c_float),
+        *((name, c_int64) for name in ("embed_kind", "kv_kind", "slots")),
+        *((name, c_void_p) for name in ("embed", "cosines", "sines", "norm")),
         ("head", Linear),
         ("exact", Linear),
-        ("layer", ctypes.POINTER(Layer)),
-        ("shares", ctypes.c_void_p),
-        ("least_share", ctypes.c_float),
+        ("layer", POINTER(Layer)),
+        ("shares", c_void_p),
+        ("least_share", c_float),
     )
 
 
 class Step(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("rows", "wanted", "most_keys")),
+        *((name, c_int64) for name in ("rows", "wanted", "most_keys")),
         *(
-            (name, ctypes.c_void_p)
+            (name, c_void_p)
             for name in ("ids", "positions", "slots", "start", "length", "plain", "extra_at", "extra", "want")
         ),
-        *((name, ctypes.c_void_p) for name in ("logits", "shared", "private")),
+        *((name, c_void_p) for name in ("logits", "shared", "private")),
     )
+
+
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "shared_floats": (c_int64, (POINTER(Model), c_int64, c_int64, c_int64)),
+    "private_floats": (c_int64, (POINTER(Model), c_int64, c_int64)),
+    "forward": (None, (POINTER(Model), POINTER(Step), c_int64)),
+    "move_rows": (None, (POINTER(Model), c_void_p, c_int64, c_int64)),
+    "top": (None, (c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p, c_int64)),
+    "likeliest": (None, (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64)),
+}
+
+
+def declared(library: ctypes.CDLL) -> ctypes.CDLL:
+    """The library, told what its functions take and return."""
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
