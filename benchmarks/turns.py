@@ -38,7 +38,7 @@ from headstart.threads import wait_gently
 
 PLAIN, AGAIN = "plain", "plain again"
 WAYS = {"bfloat16": ("ngram", "ngram+int4"), "int8": ("ngram",), "int4": ("ngram",)}
-REQUESTS = {1: 12, 2: 12, 4: 12, 8: 16, 16: 32}
+REQUESTS = {1: 12, 2: 12, 4: 24, 8: 48, 16: 96}
 """Requests by how many are decoded at once."""
 
 

@@ -15,6 +15,9 @@ from typing import Any
 GRID = (1, 2, 3, 4, 6, 8, 12, 16, 17, 24, 32, 33, 64)
 """Row counts that are measured; between them the curve is linear. 17 and 33: a matrix unit takes 16 rows at a time."""
 
+HALF = GRID.index(GRID[-1] // 2)
+"""Beyond the grid a curve goes on as it rose over its second half: its last step may be a flat one."""
+
 SHORT, LONG = 64, 768
 """Context lengths measured: the difference gives the price of a key."""
 
@@ -79,6 +82,9 @@ class CostCurve:
         self._now[drafted] = list(accumulate((t * b for t, b in zip(self.seconds, all_bent, strict=True)), max))
 
     def _rows(self, rows: int, drafted: bool) -> float:
+        if rows > GRID[-1]:
+            half, whole = self._now[drafted][HALF], self._now[drafted][-1]
+            return whole + (whole - half) * (rows - GRID[-1]) / (GRID[-1] - GRID[HALF])
         at, share = _between(rows)
         low, high = self._now[drafted][at], self._now[drafted][at + 1]
         return low + (high - low) * max(share, 0.0)
@@ -95,7 +101,7 @@ class CostCurve:
 
 
 def _between(rows: int) -> tuple[int, float]:
-    """The grid point below, and how far towards the next; beyond the last, its step goes on."""
+    """The grid point below, and how far towards the next; beyond the last, more than all the way."""
     at = min(max(bisect_right(GRID, rows) - 1, 0), len(GRID) - 2)
     return at, (rows - GRID[at]) / (GRID[at + 1] - GRID[at])
 

@@ -74,6 +74,7 @@ class Drafting:
             **dict(zip(self.names, drafters, strict=True)),
             PREDICTION: PredictionDrafter(),
         }
+        self._learners = {name: drafter for name, drafter in self.drafters.items() if isinstance(drafter, Learner)}
         self.vocab_size = vocab_size
         self.branches: dict[int, Branch] = {}
         self._warned: set[tuple[str, str]] = set()
@@ -161,12 +162,11 @@ class Drafting:
         it."""
         for turn in turns:
             for name in self.branches[turn.sequence.id].drafters:
-                drafter = self.drafters[name]
                 try:
-                    if turn.learned and isinstance(drafter, Learner):
-                        drafter.learn(turn.sequence.id, turn.learned)
+                    if turn.learned and name in self._learners:
+                        self._learners[name].learn(turn.sequence.id, turn.learned)
                     if len(turn.draft) and turn.draft.source == name:
-                        drafter.observe(turn.sequence.id, turn.draft, turn.accepted)
+                        self.drafters[name].observe(turn.sequence.id, turn.draft, turn.accepted)
                 except Exception as error:
                     self._warn(name, "feedback raised", error)
 
