@@ -202,11 +202,11 @@ class FailingTarget:
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
 
-    def forward(self, segments: object) -> torch.Tensor:
+    def forward(self, segments: object, best: int = 0) -> torch.Tensor:
         self._calls += 1
         if self._calls == self._at:
             raise RuntimeError("out of memory")
-        return self._inner.forward(segments)
+        return self._inner.forward(segments, best)
 
 
 @pytest.mark.parametrize("at", [1, 2, 4])

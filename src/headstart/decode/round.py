@@ -77,9 +77,10 @@ def play_round(target: Forward, turns: Many[Turn], prefills: Many[Prefill], draf
         turn.draft = proposal
     drafted = perf_counter()
     rows = [_order_rows(turn.draft) for turn in turns]
-    logits = target.forward(_segments(turns, rows, prefills))
+    best = max((max(turn.successors, int(turn.sequence.law.greedy_fast)) for turn in turns), default=0)
+    logits = target.forward(_segments(turns, rows, prefills), best)
     computed = perf_counter()
-    verdicts = verify(target, logits, turns, rows)
+    verdicts = verify(target, logits, best, turns, rows)
     verified = perf_counter()
     commit(target, logits, turns, rows, verdicts, prefills)
     ended = perf_counter()
@@ -112,11 +113,10 @@ def _segments(turns: Many[Turn], rows: Many[list[int]], prefills: Many[Prefill])
     return segments
 
 
-def verify(target: Forward, logits: torch.Tensor, turns: Many[Turn], rows: Many[list[int]]) -> list[Verdict]:
-    """Apply each sequence's rule to its rows of ``logits`` ``[wanted, width]``, turns first. A sequence whose law
-    cannot be formed ends with an error and an empty verdict."""
-    count = max((max(turn.successors, int(turn.sequence.law.greedy_fast)) for turn in turns), default=0)
-    top = target.top(logits, count) if count else []
+def verify(target: Forward, logits: torch.Tensor, best: int, turns: Many[Turn], rows: Many[list[int]]) -> list[Verdict]:
+    """Apply each sequence's rule to its rows of ``logits`` ``[wanted, width]``, turns first; ``best`` is how many best
+    tokens of a row somebody needs. A sequence whose law cannot be formed ends with an error and an empty verdict."""
+    top = target.top(logits, best) if best else []
     verdicts = []
     first = 0
     for turn, order in zip(turns, rows, strict=True):

@@ -46,8 +46,9 @@ class Forward(Protocol):
         """Number of ids that are tokens; logits may be wider."""
         ...
 
-    def forward(self, segments: Sequence[Segment]) -> torch.Tensor:
-        """Logits of the wanted rows, ``[wanted, width]``, segment by segment."""
+    def forward(self, segments: Sequence[Segment], best: int = 0) -> torch.Tensor:
+        """Logits of the wanted rows, ``[wanted, width]``, segment by segment. ``best`` is the count that ``top`` will
+        be asked for, 0 if it will not."""
         ...
 
     def top(self, logits: torch.Tensor, count: int) -> list[list[int]]:

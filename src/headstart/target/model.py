@@ -194,9 +194,10 @@ class Target:
         changes = rotation_changes_at(self.model.config.get_text_config())
         return changes is None or self.max_model_len <= changes
 
-    def forward(self, segments: Sequence[Segment]) -> torch.Tensor:
+    def forward(self, segments: Sequence[Segment], best: int = 0) -> torch.Tensor:
         """One flat forward call; returns the wanted rows' logits ``[wanted, logits_width]``, segment by segment, in the
-        model's dtype (native kernels: float32).
+        model's dtype (native kernels: float32). ``best`` says how many of each row's best tokens ``top`` will be asked
+        for: then they may be found on the way.
 
         Writes every row's keys and values into its segment's extent. Calling again with the same rows is harmless.
         """
@@ -205,7 +206,7 @@ class Target:
                 raise RequestTooLarge(
                     f"{segment.base + len(segment.tokens)} rows do not fit an extent of {segment.extent.size} slots"
                 )
-        return self._by_torch(segments) if self._native is None else self._native(segments)
+        return self._by_torch(segments) if self._native is None else self._native(segments, best, self.vocab_size)
 
     @torch.inference_mode()
     def _by_torch(self, segments: Sequence[Segment]) -> torch.Tensor:

@@ -36,6 +36,11 @@ static void largest(const float *x, int64_t n, int64_t count, float *values, int
         if (x[i] > values[count - 1]) insert(values, ids, count, x[i], i);
 }
 
+static void largest_ids(const float *x, int64_t n, int64_t count, int64_t *ids) {
+    float values[count];
+    largest(x, n, count, values, ids);
+}
+
 /* Panels of a row that the exact head computes again. With a head of 4 bits the likeliest token was in one of the best
  * eight panels at each of 2,878 positions, and was the likeliest itself at 91 % of them. */
 #define EXACT_PANELS 16

@@ -119,6 +119,8 @@ class NativeForward:
         self._step = Step()
         self._room = 0, 0, 0
         self._shared = self._private = torch.empty(0)
+        self._found: tuple[torch.Tensor, int, int, array[int]] | None = None
+        """The last call's logits, if their best tokens were asked for: of how many columns, how many, and which."""
         self._passed = ctypes.byref(self._model), ctypes.byref(self._step)
 
     def _exact_head(self) -> Linear | None:
@@ -131,8 +133,9 @@ class NativeForward:
         for forward, least in ((target, 0.0), (self, LEAST_SHARE)):
             forward._model.shares, forward._model.least_share = forward._pointer(self.shares), least
 
-    def __call__(self, segments: Sequence[Segment]) -> torch.Tensor:
-        """Logits of the wanted rows, float32 ``[wanted, vocab]``; keys and values are written to the pool.
+    def __call__(self, segments: Sequence[Segment], best: int = 0, visible: int = 0) -> torch.Tensor:
+        """Logits of the wanted rows, float32 ``[wanted, vocab]``; keys and values are written to the pool. The ``best``
+        of each row's first ``visible`` columns are found on the way, for ``top``.
 
         What stands around the call of the kernels is kept short: the call before has emptied the caches, and Python
         that takes 50 µs otherwise takes ten times as long.
@@ -147,11 +150,15 @@ class NativeForward:
         step = self._step
         step.rows, step.wanted, step.most_keys = len(rows.ids), len(rows.want), rows.most_keys
         step.logits = logits.data_ptr()
+        found = array("q", bytes(8 * best * len(rows.want)))
+        step.best, step.most_best, step.visible = found.buffer_info()[0], best, visible
         first = packed.buffer_info()[0]
         for name, begin in zip(FIELDS, begins, strict=True):
             setattr(step, name, first + packed.itemsize * begin)
         self._library.forward(*self._passed, threads)
-        return logits if logits.shape[1] == self._width else logits[:, : self._width]
+        logits = logits if logits.shape[1] == self._width else logits[:, : self._width]
+        self._found = (logits, visible, best, found) if best else None
+        return logits
 
     def _make_room(self, rows: int, keys: int, threads: int) -> None:
         """Scratch memory for a call of so many rows over so many keys each."""
@@ -173,11 +180,13 @@ class NativeForward:
     def top(self, logits: torch.Tensor, vocab_size: int, count: int) -> list[list[int]]:
         """The ``count`` best of the first ``vocab_size`` columns of every row of float32 ``logits``, best first, the
         lower column first on ties."""
-        rows, stride = logits.shape[0], logits.stride(0)
-        best = array("q", bytes(8 * rows * count))
-        threads = torch.get_num_threads()
-        self._library.top(logits.data_ptr(), rows, vocab_size, stride, count, best.buffer_info()[0], threads)
-        return [best[i : i + count].tolist() for i in range(0, rows * count, count)]
+        if self._found is not None and self._found[0] is logits and self._found[1:3] == (vocab_size, count):
+            best = self._found[3]
+        else:
+            rows, stride, threads = logits.shape[0], logits.stride(0), torch.get_num_threads()
+            best = array("q", bytes(8 * rows * count))
+            self._library.top(logits.data_ptr(), rows, vocab_size, stride, count, best.buffer_info()[0], threads)
+        return [best[i : i + count].tolist() for i in range(0, len(best), count)]
 
     def likeliest(self, logits: torch.Tensor, vocab_size: int) -> list[Likeliest]:
         """The two best of the first ``vocab_size`` columns of every row of float32 ``logits``, the lower one on ties,

@@ -42,6 +42,8 @@ typedef struct {
     int64_t rows, wanted, most_keys;
     const int64_t *ids, *positions, *slots, *start, *length, *plain, *extra_at, *extra, *want;
     float *logits;  /* [wanted][head.n] */
+    int64_t *best;  /* [wanted][most_best]: the largest of the first `visible` logits, see top */
+    int64_t most_best, visible;
     float *shared;  /* see shared_floats */
     float *private; /* threads x private_floats */
 } step;
@@ -259,6 +261,12 @@ void forward(const model *md, const step *st, int64_t threads) {
             for (int64_t i = 0; i < st->wanted * best; i++)
                 exact_panel(&md->exact, &in, i / best, chosen[i / best * EXACT_PANELS + i % best], st->logits);
         }
+        if (st->most_best) {
+#pragma omp barrier
+#pragma omp for schedule(dynamic, 1) nowait
+            for (int64_t w = 0; w < st->wanted; w++)
+                largest_ids(st->logits + w * md->head.n, st->visible, st->most_best, st->best + w * st->most_best);
+        }
         if (have_tiles) release_tiles();
     }
 }
@@ -296,10 +304,7 @@ void move_rows(const model *md, const int64_t *source, int64_t count, int64_t de
 void top(const float *logits, int64_t rows, int64_t vocab, int64_t stride, int64_t count, int64_t *best,
          int64_t threads) {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (rows > 1)
-    for (int64_t r = 0; r < rows; r++) {
-        float values[count];
-        largest(logits + r * stride, vocab, count, values, best + r * count);
-    }
+    for (int64_t r = 0; r < rows; r++) largest_ids(logits + r * stride, vocab, count, best + r * count);
 }
 
 /* The ids of each row's two largest logits, the lower id on ties, and their probabilities: [rows][2]. */

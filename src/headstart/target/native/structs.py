@@ -48,7 +48,9 @@ class Step(ctypes.Structure):
             (name, c_void_p)
             for name in ("ids", "positions", "slots", "start", "length", "plain", "extra_at", "extra", "want")
         ),
-        *((name, c_void_p) for name in ("logits", "shared", "private")),
+        *((name, c_void_p) for name in ("logits", "best")),
+        *((name, c_int64) for name in ("most_best", "visible")),
+        *((name, c_void_p) for name in ("shared", "private")),
     )
 
 
