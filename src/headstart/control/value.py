@@ -115,10 +115,12 @@ class Value:
     def decoding(self, load: Load, rows: int, keys: int) -> float:
         """Seconds that decoding takes of a round of ``rows`` rows: all but what prompts would take anyway, which must
         not make drafts beside them look cheap."""
-        prompts = self.seconds(load.rows, load.keys) - self.seconds(
-            load.rows - load.prompt_rows, load.keys - load.prompt_keys
-        )
-        return self.seconds(rows, keys, drafted=rows > load.rows) - prompts
+        seconds = self.seconds(rows, keys, drafted=rows > load.rows)
+        return seconds - self._prompts(load) if load.prompt_rows else seconds
+
+    def _prompts(self, load: Load) -> float:
+        decoding = self.seconds(load.rows - load.prompt_rows, load.keys - load.prompt_keys)
+        return self.seconds(load.rows, load.keys) - decoding
 
     def plain(self, load: Load) -> float:
         """Seconds of decoding if nobody drafts."""
