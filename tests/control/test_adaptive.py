@@ -68,6 +68,22 @@ def test_a_prompt_beside_it_does_not_make_a_draft_look_cheap() -> None:
         assert len(beside[0]) == len(alone[0])
 
 
+def test_who_waits_for_a_prompt_loses_the_time_as_well() -> None:
+    proposal = [Proposal(query(), chain(*[0.8] * 8), True, True)]
+    lengths = []
+    for waiting in (0, 3, 12):
+        beside = Load(33, 100 + 2000, 1, 32, 2000, waiting)
+        lengths.append(len(AdaptiveDepth(linear(0.1)).trim(proposal, beside)[0]))
+    assert lengths[0] > lengths[1] > lengths[2]
+
+
+def test_beyond_the_grid_a_curve_rises_as_over_its_second_half() -> None:
+    """A matrix unit's curve is a staircase, and its last step may be a flat one."""
+    staircase = CostCurve([0.010 * (1 + (rows - 1) // 32) for rows in GRID], 0.0)
+    assert staircase.predict(GRID[-1], 0) == pytest.approx(0.020)
+    assert staircase.predict(GRID[-1] + 32, 0) == pytest.approx(0.030)
+
+
 def test_it_is_the_best_of_all_prefixes() -> None:
     generator = random.Random(1)
     for _ in range(200):
@@ -266,6 +282,7 @@ def test_the_real_curve_is_measured_once(tmp_path: Path, monkeypatch: pytest.Mon
     busy = cost_curve(target)
     assert not list(tmp_path.rglob("*.json"))  # measured beside other work: used, not kept
     monkeypatch.setattr(cost, "STEADY", float("inf"))
+    monkeypatch.setattr(cost, "FALL", 0.0)
     first, second = cost_curve(target), cost_curve(target)
     assert first.seconds == second.seconds
     assert all(s > 0 for curve in (busy, first) for s in curve.seconds)

@@ -34,14 +34,20 @@ class DepthQuery:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the round computes without any draft: rows in the flat call, keys they attend to, sequences decoding; and
-    how many of the rows and keys are prompts'."""
+    """What the round computes without any draft: rows in the flat call, keys they attend to, sequences decoding; how
+    many of the rows and keys are prompts'; and how many sequences are ``waiting`` for their prompts to be computed."""
 
     rows: int
     keys: int
     sequences: int
     prompt_rows: int = 0
     prompt_keys: int = 0
+    waiting: int = 0
+
+    @property
+    def everyone(self) -> int:
+        """Sequences that the time of a draft is taken from; at least one."""
+        return max(1, self.sequences + self.waiting)
 
 
 @dataclass(frozen=True, slots=True)

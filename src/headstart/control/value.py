@@ -109,7 +109,7 @@ class Value:
         takes, with room for misjudging it."""
         context = load.keys // max(1, load.rows)
         some, many = (self.decoding(load, load.rows + more, load.keys + more * context) for more in (1, 1 + LOOK))
-        row = (many - some) / LOOK * max(1, load.sequences) / self.plain(load)
+        row = (many - some) / LOOK * load.everyone / self.plain(load)
         return min(1.0, CAUTION * (row + token * self.going(load)))
 
     def decoding(self, load: Load, rows: int, keys: int) -> float:
@@ -145,8 +145,8 @@ class Value:
         return [kept * path for path in path_probabilities(draft, conditional)]
 
     def going(self, load: Load) -> float:
-        """Tokens per second that time spent otherwise would bring."""
-        return self.gain * max(1, load.sequences) / self.plain(load)
+        """Tokens per second that time spent otherwise would bring: who waits for a prompt could be decoding as well."""
+        return self.gain * load.everyone / self.plain(load)
 
     def margin(self, load: Load) -> float:
         """Tokens that a round with drafts must gain."""
@@ -156,11 +156,11 @@ class Value:
         """Whether a draft that goes well would beat plain decoding beside this load, if it took ``asking`` seconds and
         ``token`` more for each of its tokens."""
         hope = max(HOPE, self.acceptance.conditional(NOBODY, kind(query), 1, None))
-        plain, sequences = self.plain(load), max(1, load.sequences)
+        plain = self.plain(load)
         for rows in HOPED:
             tokens = hope * (1.0 - hope**rows) / (1.0 - hope)
             seconds = self.drafted(load, query, rows) + asking + rows * token
-            if tokens - (seconds / plain - 1.0) * sequences > MARGIN:
+            if tokens - (seconds / plain - 1.0) * load.everyone > MARGIN:
                 return True
         return False
 

@@ -40,6 +40,7 @@ class Asking:
     Args:
         branches: the sequences that are decoding.
         prefills: chunks of prompts computed beside them.
+        waiting: sequences whose prompts are not computed yet.
     """
 
     def __init__(
@@ -48,6 +49,8 @@ class Asking:
         prefills: Sequence[Prefill],
         drafting: Drafting,
         controller: DepthController,
+        *,
+        waiting: int = 0,
     ) -> None:
         self._drafting, self._controller = drafting, controller
         self._prefill = bool(prefills)
@@ -60,6 +63,7 @@ class Asking:
             sequences=len(branches),
             prompt_rows=prompt_rows,
             prompt_keys=prompt_keys,
+            waiting=waiting,
         )
         self._allowed = controller.allow(self.queries, self.load)
         self.turns = [

@@ -239,7 +239,7 @@ class EngineCore:
         """One round: depths, drafts, the target's verdict, and what all of it teaches."""
         branches, prefills = self._scheduler.decoding(), self._scheduler.prefills()
         starting = [branch for branch in self._scheduler.running if branch.sequence.prefilling]
-        asking = Asking(branches, prefills, self._drafting, self.controller)
+        asking = Asking(branches, prefills, self._drafting, self.controller, waiting=len(starting))
         times = play_round(self.target, asking.turns, prefills, asking.draft)
         for branch, turn in zip(branches, asking.turns, strict=True):
             branch.counts = turn.counts
