@@ -95,15 +95,13 @@ INLINE int64_t panel_bytes(const linear *w) {
 
 INLINE int64_t first_panel(const linear *w, int me, int threads) { return w->n / PANEL * me / threads; }
 
-/* Where to read ahead while tile `t` of `tiles` goes over panel `p`. For a single row the processor's own prefetching
- * along the panel does best. With more, arithmetic hides memory only if the next panel comes in evenly meanwhile: at
- * the end of a share that is the first panel of what this thread computes next. */
+/* Where to read ahead while tile `t` of `tiles` goes over panel `p`. Arithmetic hides memory only if the next panel comes
+ * in evenly meanwhile: at the end of a share that is the first panel of what this thread computes next. The processor's
+ * own prefetching ends with every page of 4 KiB. */
 INLINE ahead read_ahead(const linear *w, const linear *following, int64_t p, int64_t last, int64_t t, int64_t tiles,
-                        int64_t rows, int me, int threads) {
-    int64_t bytes = panel_bytes(w), line = bytes / w->k;
-    const char *panel = (const char *)w->panels + p * bytes;
-    if (rows == 1) return (ahead){panel + NEAR, line};
-    const char *next = panel + bytes;
+                        int me, int threads) {
+    const int64_t bytes = panel_bytes(w), line = bytes / w->k;
+    const char *next = (const char *)w->panels + (p + 1) * bytes;
     if (p + 1 == last)
         next = (const char *)following->panels + first_panel(following, me, threads) * panel_bytes(following);
     return (ahead){next + t * bytes / tiles, line / tiles};
@@ -184,7 +182,7 @@ static void product(const linear *w, const float *x, int64_t rows, float *y, int
         const int64_t tiles = (end - lot + most - 1) / most;
         for (int64_t t = 0; t < tiles; t++) {
             int64_t from = lot + (end - lot) * t / tiles, count = lot + (end - lot) * (t + 1) / tiles - from;
-            const ahead next = read_ahead(w, following, p, last, t, tiles, rows, me, threads);
+            const ahead next = read_ahead(w, following, p, last, t, tiles, me, threads);
             if (bytes && count != shaped) shape_for(w, shaped = count, bytes);
             panel_product(w, &in, p, from, count, tile, half, next);
             for (int64_t m = 0; m < count; m++) {
