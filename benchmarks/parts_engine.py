@@ -21,6 +21,7 @@ from headstart.decode.record import StepTimes
 from headstart.decode.segment import Segment
 from headstart.draft.base import DraftRequest
 from headstart.draft.ngram import NgramDrafter
+from headstart.draft.scripted import WrongDrafter
 from headstart.engine.costs import cost_curve
 from headstart.engine.engine import Engine
 from headstart.engine.load import TREE_FLOOR, make_drafter
@@ -34,6 +35,7 @@ GROWTH = (1000, 2000, 4000, 8000)
 REPEATS = 5
 TOKENS = 64
 MODES = ("plain", "ngram", "int4", "ngram+int4")
+WRONG = WrongDrafter.name
 
 
 @dataclass(frozen=True)
@@ -62,14 +64,20 @@ def engine(target: Target, mode: str) -> Engine:
     """As ``load_engine`` makes them, on the target that is there."""
     if mode == "plain":
         return Engine(target, max_sequences=MAX_SEQUENCES, prefix_cache=False)
+    drafters = [make_drafter(name, target) for name in mode.split("+")] if mode != WRONG else [_wrong(target)]
     return Engine(
         target,
-        [make_drafter(name, target) for name in mode.split("+")],
-        default_drafter=mode,
+        drafters,
+        default_drafter="+".join(drafter.name for drafter in drafters),
         controller=AdaptiveDepth(cost_curve(target), tree=True),
         max_sequences=MAX_SEQUENCES,
         prefix_cache=False,
     )
+
+
+def _wrong(target: Target) -> WrongDrafter:
+    """Proposes the last token of the vocabulary, over and over."""
+    return WrongDrafter(token=target.vocab_size - 1)
 
 
 def steps(of: Bench) -> dict[str, Any]:

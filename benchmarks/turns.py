@@ -7,7 +7,7 @@ A batch of sixteen takes ten seconds, and a shared machine changes its pace mean
 few percent. Here all engines decode the same requests side by side in one process and on one target, each for
 ``--turn`` seconds at a time, and the seconds of each are added up. The plain engine takes part twice: what it differs
 from itself is what the others may differ by chance. Controllers keep what they learn from one number of sequences to
-the next, as in a server. All outputs must be equal.
+the next, as in a server. *wrong* drafts a token that is never right. All outputs must be equal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks import files, prompts
 from benchmarks.machine import machine
 from benchmarks.markdown import measured_on, number, share, table
-from benchmarks.parts_engine import engine
+from benchmarks.parts_engine import WRONG, engine
 from benchmarks.ways import KV_TOKENS, MAX_SEQUENCES
 from headstart.cli.files import check_writable
 from headstart.decode.params import SamplingParams
@@ -37,7 +37,7 @@ from headstart.target.model import Target
 from headstart.threads import wait_gently
 
 PLAIN, AGAIN = "plain", "plain again"
-WAYS = {"bfloat16": ("ngram", "ngram+int4"), "int8": ("ngram",), "int4": ("ngram",)}
+WAYS = {"bfloat16": ("ngram", "ngram+int4", WRONG), "int8": ("ngram",), "int4": ("ngram",)}
 REQUESTS = {1: 12, 2: 12, 4: 24, 8: 48, 16: 96}
 """Requests by how many are decoded at once."""
 

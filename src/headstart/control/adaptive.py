@@ -162,7 +162,8 @@ class AdaptiveDepth:
             self._in_a_row[rows] = self._in_a_row[rows] + 1 if drafted else 0
             pace *= cost.forward_seconds / self.value.curve.predict(cost.rows, cost.keys, drafted=drafted)
             rest = cost.total_seconds - cost.forward_seconds - sum(cost.draft_seconds.values())
-            self.value.learn(cost.rows, cost.keys, cost.forward_seconds, rest, drafted=drafted)
+            asks = sum(cost.asks.values())
+            self.value.learn(cost.rows, cost.keys, cost.forward_seconds, rest, drafted=drafted, asks=asks)
             plain = cost.total_seconds / self.value.seconds(rows, cost.keys * rows // cost.rows)
             for outcome in outcomes:
                 if outcome.emitted and not outcome.ended:
@@ -240,7 +241,7 @@ class AdaptiveDepth:
         """Whether the drafter could pay in this round; the same answer for all sequences, for they share the load."""
         known = self._hopeful.get(query.drafter)
         if known is None:
-            asking = 0.0 if token else self.prices.ask(query.drafter)
+            asking = 0.0 if token else self.prices.ask(query.drafter) + self.value.vain
             known = self._hopeful[query.drafter] = self.value.hopeful(query, load, asking, token)
         return known
 
@@ -273,7 +274,8 @@ class AdaptiveDepth:
 
     def _learn_worth(self, query: DepthQuery, tokens: float, rows: int, load: Load) -> None:
         """Asking brought ``rows`` nodes that promise so many tokens, and cost time."""
-        worth = self.value.net(query, tokens, rows, load, self.prices.ask(query.drafter))
+        spent = self.prices.ask(query.drafter) + (0.0 if rows else self.value.vain)
+        worth = self.value.net(query, tokens, rows, load, spent)
         self.patience.learn(query.sequence_id, query.drafter, worth, alone=load.sequences == 1)
 
     def _count_skip(self, proposals: Sequence[Proposal], *, alone: bool) -> None:

@@ -6,6 +6,7 @@ asking stays in vain and are bounded, so that a drafter comes back. Knows number
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 WORTH_SMOOTHING = 0.1
@@ -28,6 +29,9 @@ WORTHWHILE, WORTHWHILE_BESIDE = 0.03, 0.06
 
 LONGEST_NAP = 32
 """Rounds a sequence's drafter may go unasked at most: probing is bounded, and so is not probing."""
+
+LITTLE = 0.002
+"""Tokens a round that may be lost by asking in vain: a rest is no longer than it must be to lose no more."""
 
 
 @dataclass(slots=True)
@@ -83,7 +87,7 @@ class Patience:
         mood.lost -= min(worth, 0.0)
         if mood.barren >= PATIENCE or (not alone and mood.lost >= MOST_LOST):
             longer = LONGER if alone else LONGER_BESIDE
-            mood.nap = min(LONGEST_NAP, longer ** min(mood.rests, 10))
+            mood.nap = min(LONGEST_NAP, longer ** min(mood.rests, 10), math.ceil(max(0.0, -worth) / LITTLE))
             mood.rests += 1
 
     def forget(self, sequence_id: int) -> None:

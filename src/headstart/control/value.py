@@ -71,6 +71,8 @@ class Value:
         """Running mean of a round's seconds outside drafting and the forward call, where nothing was drafted."""
         self.more = 0.0
         """What a round takes beyond that where something was: more rows to judge, rows to move."""
+        self.vain = 0.0
+        """What a round takes beyond it for every sequence that somebody was asked for, where nothing came of it."""
         self.gain = 1.0
         """How much faster than plain decoding the round's sequences have been going."""
         self._promises: dict[str, list[float]] = {}
@@ -78,12 +80,17 @@ class Value:
         self._plain: tuple[Load, float] | None = None
         """The last answer of ``plain``, which is asked for often in a round."""
 
-    def learn(self, rows: int, keys: int, forward_seconds: float, rest_seconds: float, *, drafted: bool) -> None:
-        """One round's seconds, without prompts in it."""
+    def learn(
+        self, rows: int, keys: int, forward_seconds: float, rest_seconds: float, *, drafted: bool, asks: int = 0
+    ) -> None:
+        """One round's seconds, without prompts in it. ``asks`` counts the sequences that somebody was asked for."""
         self._plain = None
         self.curve.observe(rows, keys, forward_seconds, drafted=drafted)
+        beyond = max(0.0, rest_seconds - self.rest)
         if drafted:
-            self.more += SMOOTHING * (max(0.0, rest_seconds - self.rest) - self.more)
+            self.more += SMOOTHING * (beyond - self.more)
+        elif asks:
+            self.vain += SMOOTHING * (beyond / asks - self.vain)
         else:
             self.rest += SMOOTHING * (rest_seconds - self.rest)
 
