@@ -30,7 +30,7 @@ WORTHWHILE, WORTHWHILE_BESIDE = 0.03, 0.06
 LONGEST_NAP = 32
 """Rounds a sequence's drafter may go unasked at most: probing is bounded, and so is not probing."""
 
-LITTLE = 0.002
+LITTLE = 0.005
 """Tokens a round that may be lost by asking in vain: a rest is no longer than it must be to lose no more."""
 
 
