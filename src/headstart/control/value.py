@@ -86,13 +86,15 @@ class Value:
         """One round's seconds, without prompts in it. ``asks`` counts the sequences that somebody was asked for."""
         self._plain = None
         self.curve.observe(rows, keys, forward_seconds, drafted=drafted)
-        beyond = max(0.0, rest_seconds - self.rest)
+        if not self.rest:  # nothing to compare with yet
+            self.rest = rest_seconds
+        beyond = rest_seconds - self.rest
         if drafted:
-            self.more += SMOOTHING * (beyond - self.more)
+            self.more += SMOOTHING * (max(0.0, beyond) - self.more)
         elif asks:
-            self.vain += SMOOTHING * (beyond / asks - self.vain)
-        else:
-            self.rest += SMOOTHING * (rest_seconds - self.rest)
+            self.vain += SMOOTHING * (max(0.0, beyond) / asks - self.vain)
+        if beyond < 0.0 or not (drafted or asks):
+            self.rest += SMOOTHING * beyond
 
     def kept(self, drafter: str) -> float:
         """Share of what was expected of the drafter's drafts that was accepted, 1 at most. It is below 1 because nodes
