@@ -77,6 +77,22 @@ def test_who_waits_for_a_prompt_loses_the_time_as_well() -> None:
     assert lengths[0] > lengths[1] > lengths[2]
 
 
+@pytest.mark.parametrize(("overhead", "least", "most"), [(0.0, 900, 1000), (0.0003, 50, 250)])
+def test_asking_in_vain_is_charged_what_it_costs_the_engine(overhead: float, least: int, most: int) -> None:
+    """The drafter itself takes next to no time, and never has anything to say."""
+    controller = AdaptiveDepth(linear(0.5))
+    asked = 0
+    for _ in range(1000):
+        depth = controller.allow([query()], load())[0].depth
+        controller.trim([Proposal(query(), EMPTY, True, depth > 0)], load())
+        asks = {"some": 1} if depth else {}
+        spent = {"some": 1e-6} if depth else {}
+        seconds = 0.0101 + (overhead if depth else 0.0)
+        controller.observe([], RoundCost(1, 100, 0.010, seconds, False, spent, {}, asks))
+        asked += depth > 0
+    assert least <= asked <= most
+
+
 def test_beyond_the_grid_a_curve_rises_as_over_its_second_half() -> None:
     """A matrix unit's curve is a staircase, and its last step may be a flat one."""
     staircase = CostCurve([0.010 * (1 + (rows - 1) // 32) for rows in GRID], 0.0)

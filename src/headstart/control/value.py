@@ -68,7 +68,7 @@ class Value:
         self.curve = curve
         self.acceptance = acceptance
         self.rest = 0.0
-        """Running mean of a round's seconds outside drafting and the forward call, where nothing was drafted."""
+        """Running mean of a round's seconds outside drafting and the forward call, where nobody was asked."""
         self.more = 0.0
         """What a round takes beyond that where something was: more rows to judge, rows to move."""
         self.vain = 0.0
@@ -86,14 +86,15 @@ class Value:
         """One round's seconds, without prompts in it. ``asks`` counts the sequences that somebody was asked for."""
         self._plain = None
         self.curve.observe(rows, keys, forward_seconds, drafted=drafted)
-        if not self.rest:  # nothing to compare with yet
+        unasked = not (drafted or asks)
+        if unasked and not self.rest:
             self.rest = rest_seconds
-        beyond = rest_seconds - self.rest
+        beyond = rest_seconds - self.rest  # all of it as long as nothing else is known: then a rest comes, and it is
         if drafted:
             self.more += SMOOTHING * (max(0.0, beyond) - self.more)
         elif asks:
             self.vain += SMOOTHING * (max(0.0, beyond) / asks - self.vain)
-        if beyond < 0.0 or not (drafted or asks):
+        if self.rest and (unasked or beyond < 0.0):
             self.rest += SMOOTHING * beyond
 
     def kept(self, drafter: str) -> float:
