@@ -49,14 +49,27 @@ static int grown(void **array, int64_t size, int64_t *room, int64_t bytes) {
     return 1;
 }
 
-static int64_t slot_of(const automaton *a, int32_t from, int32_t token) {
-    const uint64_t key = (uint64_t)(uint32_t)from << 32 | (uint32_t)token;
-    return (int64_t)((key * 0x9E3779B97F4A7C15ull) >> 24) & (a->slots_room - 1);
+/* Where a hash table of `room` places, a power of two, begins to look for a pair. */
+static int64_t hash(int32_t one, int32_t two, int64_t room) {
+    const uint64_t key = (uint64_t)(uint32_t)one << 32 | (uint32_t)two;
+    return (int64_t)((key * 0x9E3779B97F4A7C15ull) >> 24) & (room - 1);
+}
+
+/* Replaces a hash table by an empty one of twice the room; returns 0, with the table as it was, where there is no memory. */
+static int emptied(int32_t **places, int64_t *room, int64_t least) {
+    const int64_t more = *room ? 2 * *room : least;
+    int32_t *fresh = malloc(more * sizeof *fresh);
+    if (!fresh) return 0;
+    memset(fresh, 0xff, more * sizeof *fresh); /* NONE */
+    free(*places);
+    *places = fresh;
+    *room = more;
+    return 1;
 }
 
 /* The edge from a state by a token, or NONE. */
 static int32_t edge_of(const automaton *a, int32_t from, int32_t token) {
-    int64_t at = slot_of(a, from, token);
+    int64_t at = hash(from, token, a->slots_room);
     for (;; at = (at + 1) & (a->slots_room - 1)) {
         const int32_t found = a->slots[at];
         if (found == NONE || (a->edges[found].from == from && a->edges[found].token == token)) return found;
@@ -64,7 +77,7 @@ static int32_t edge_of(const automaton *a, int32_t from, int32_t token) {
 }
 
 static void put_slot(automaton *a, int32_t number) {
-    int64_t at = slot_of(a, a->edges[number].from, a->edges[number].token);
+    int64_t at = hash(a->edges[number].from, a->edges[number].token, a->slots_room);
     while (a->slots[at] != NONE) at = (at + 1) & (a->slots_room - 1);
     a->slots[at] = number;
 }
@@ -72,13 +85,7 @@ static void put_slot(automaton *a, int32_t number) {
 /* At most half of the slots are taken. */
 static int slots_grown(automaton *a) {
     if (2 * (a->edges_size + 1) <= a->slots_room) return 1;
-    const int64_t room = a->slots_room ? 2 * a->slots_room : 128;
-    int32_t *slots = malloc(room * sizeof *slots);
-    if (!slots) return 0;
-    memset(slots, 0xff, room * sizeof *slots); /* NONE */
-    free(a->slots);
-    a->slots = slots;
-    a->slots_room = room;
+    if (!emptied(&a->slots, &a->slots_room, 128)) return 0;
     for (int64_t i = 0; i < a->edges_size; i++) put_slot(a, (int32_t)i);
     return 1;
 }

@@ -42,7 +42,7 @@ static void add_share(law *to, int32_t token, double share) {
     }
     if (to->size == MOST_TOKENS) return;
     to->tokens[to->size] = token;
-    to->shares[to->size++] = 0.0 + share;
+    to->shares[to->size++] = share;
     to->slots[at] = (uint16_t)to->size;
 }
 

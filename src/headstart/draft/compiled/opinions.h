@@ -33,14 +33,9 @@ typedef struct {
     int32_t oldest, newest, free;
 } table;
 
-static int64_t head_of(const table *t, int32_t before, int32_t last) {
-    const uint64_t key = (uint64_t)(uint32_t)before << 32 | (uint32_t)last;
-    return (int64_t)((key * 0x9E3779B97F4A7C15ull) >> 24) & (t->heads_room - 1);
-}
-
 static opinions *opinions_after(const table *t, int32_t before, int32_t last) {
     if (!t->size) return NULL;
-    for (int32_t at = t->heads[head_of(t, before, last)]; at != NONE; at = t->all[at].next)
+    for (int32_t at = t->heads[hash(before, last, t->heads_room)]; at != NONE; at = t->all[at].next)
         if (t->all[at].last == last && t->all[at].before == before) return t->all + at;
     return NULL;
 }
@@ -59,20 +54,14 @@ static void make_newest(table *t, int32_t number) {
 }
 
 static void put_head(table *t, int32_t number) {
-    int32_t *head = t->heads + head_of(t, t->all[number].before, t->all[number].last);
+    int32_t *head = t->heads + hash(t->all[number].before, t->all[number].last, t->heads_room);
     t->all[number].next = *head;
     *head = number;
 }
 
 static int heads_grown(table *t) {
     if (t->size < t->heads_room) return 1;
-    const int64_t room = t->heads_room ? 2 * t->heads_room : 256;
-    int32_t *heads = malloc(room * sizeof *heads);
-    if (!heads) return 0;
-    memset(heads, 0xff, room * sizeof *heads); /* NONE */
-    free(t->heads);
-    t->heads = heads;
-    t->heads_room = room;
+    if (!emptied(&t->heads, &t->heads_room, 256)) return 0;
     for (int32_t i = t->oldest; i != NONE; i = t->all[i].newer) put_head(t, i);
     return 1;
 }
@@ -103,7 +92,7 @@ static opinions *opinions_of(table *t, int32_t before, int32_t last) {
 
 static void drop_oldest(table *t) {
     const int32_t number = t->oldest;
-    int32_t *link = t->heads + head_of(t, t->all[number].before, t->all[number].last);
+    int32_t *link = t->heads + hash(t->all[number].before, t->all[number].last, t->heads_room);
     while (*link != number) link = &t->all[*link].next;
     *link = t->all[number].next;
     unlink_age(t, number);

@@ -13,12 +13,27 @@ from headstart.draft.automaton import REFRESH_LIMIT
 from headstart.draft.calibration import Calibration
 from headstart.draft.parts import STORE_CONTEXT, Growth, Index, Row, Shape, Table
 from headstart.draft.recycle import LONGEST
-from headstart.target.native.build import BuildFailed, built
+from headstart.target.native.build import BuildFailed, Signatures, built, declared
 
 log = logging.getLogger(__name__)
 
 MOST_SOURCES = 3
 NOBODY = -1
+
+
+_pointer, _number = ctypes.c_void_p, ctypes.c_int64
+SIGNATURES: Signatures = {
+    "index_new": (_pointer, (_number,)),
+    "index_free": (None, (_pointer,)),
+    "index_extend": (_number, (_pointer, _pointer, _number)),
+    "index_separate": (None, (_pointer,)),
+    "table_new": (_pointer, ()),
+    "table_free": (None, (_pointer,)),
+    "table_size": (_number, (_pointer,)),
+    "table_drop": (None, (_pointer,)),
+    "table_hear": (_number, (_pointer, _number, _number, _pointer, _number)),
+    "grow": (None, (_pointer, _pointer, _number)),
+}
 
 
 class _Growth(ctypes.Structure):
@@ -105,22 +120,7 @@ class CompiledParts:
     """``Parts``."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        pointer, number = ctypes.c_void_p, ctypes.c_int64
-        for name, result, arguments in (
-            ("index_new", pointer, (number,)),
-            ("index_free", None, (pointer,)),
-            ("index_extend", number, (pointer, pointer, number)),
-            ("index_separate", None, (pointer,)),
-            ("table_new", pointer, ()),
-            ("table_free", None, (pointer,)),
-            ("table_size", number, (pointer,)),
-            ("table_drop", None, (pointer,)),
-            ("table_hear", number, (pointer, number, number, pointer, number)),
-            ("grow", None, (pointer, pointer, number)),
-        ):
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
-        self._library = library
+        self._library = declared(library, SIGNATURES)
 
     def index(self, tokens: Iterable[int] = ()) -> CompiledIndex:
         return CompiledIndex(self._library, tokens)

@@ -12,9 +12,10 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from headstart.target.cache import cache_dir
 
@@ -22,6 +23,10 @@ SOURCE = Path(__file__).with_name("kernels.c")
 HEADERS = ("vector.h", "int8.h", "int4.h", "tiles.h", "products.h", "attention.h", "attention_tiles.h", "best.h")
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-Wno-psabi")
 COMPILERS = ("cc", "gcc", "clang")
+
+
+Signatures = Mapping[str, tuple[Any, tuple[Any, ...]]]
+"""What functions return and take, by name."""
 
 
 class BuildFailed(Exception):
@@ -75,6 +80,14 @@ def built(
         return load(str(target))
     except OSError as error:
         raise BuildFailed(f"{target} cannot be loaded ({error})") from error
+
+
+def declared(library: ctypes.CDLL, signatures: Signatures) -> ctypes.CDLL:
+    """The library, told what its functions return and take."""
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
 
 
 def _run(command: list[str]) -> str:

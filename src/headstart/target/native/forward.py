@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from headstart.decode.likeliest import Likeliest
 from headstart.decode.segment import Segment
 from headstart.target.kv import KVPool, Layout
-from headstart.target.native.build import library
+from headstart.target.native.build import declared, library
 from headstart.target.native.layout import (
     INT4,
     KINDS,
@@ -33,7 +33,7 @@ from headstart.target.native.layout import (
     quantise4,
 )
 from headstart.target.native.rows import FIELDS, Rows
-from headstart.target.native.structs import Layer, Linear, Model, Step, declared
+from headstart.target.native.structs import SIGNATURES, Layer, Linear, Model, Step
 
 ARCHITECTURES = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
@@ -73,7 +73,7 @@ class NativeForward:
         drafts_for: NativeForward | None = None,
     ) -> None:
         refuse_unsuitable(model)
-        self._library = declared(library())
+        self._library = declared(library(), SIGNATURES)
         self._tiles = has_matrix_unit()
         self._keep: list[torch.Tensor] = []
         config = model.config

@@ -187,6 +187,8 @@ INLINE void norm_rows(const float *x, const step *st, const float *weight, const
         rms_norm(x, st->rows, r, 0, weight, md->hidden, md->eps, out, st->rows, r);
 }
 
+#define NEAR 2048 /* bytes that are read ahead in a panel whose successor is not known */
+
 /* One panel of one row's logits; `x` is made for the head, and tiles are shaped for one row. */
 static void exact_panel(const linear *head, const inputs *x, int64_t row, int64_t p, float *logits) {
     float *out = logits + row * head->n + p * PANEL;

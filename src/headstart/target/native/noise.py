@@ -10,9 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.decode import noise
-from headstart.target.native.build import BuildFailed, noise_library
+from headstart.target.native.build import BuildFailed, Signatures, declared, noise_library
 
 log = logging.getLogger(__name__)
+
+_SCORES = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64
+SIGNATURES: Signatures = {
+    "gumbel_argmax": (ctypes.c_int64, _SCORES),
+    "gumbel_two": (ctypes.c_int64, (*_SCORES, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_double))),
+}
 
 
 @cache
@@ -30,15 +36,8 @@ class _Compiled:
     """``noise.Compiled``."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
+        declared(library, SIGNATURES)
         self._best, self._best_two = library.gumbel_argmax, library.gumbel_two
-        for function in (self._best, self._best_two):
-            function.restype = ctypes.c_int64
-        self._best.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64)
-        self._best_two.argtypes = (
-            *self._best.argtypes,
-            ctypes.POINTER(ctypes.c_int64),
-            ctypes.POINTER(ctypes.c_double),
-        )
 
     def best(self, scores: NDArray[np.float32], key: int) -> int:
         return int(self._best(scores.ctypes.data, scores.shape[0], key))

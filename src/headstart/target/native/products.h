@@ -84,8 +84,6 @@ INLINE void add(const char *lines, int64_t line_bytes, int kind, const float *x,
 DEFINE_BYTES(add_int8, panel_int8)
 DEFINE_BYTES(add_int4, panel_int4)
 
-#define NEAR 2048 /* bytes */
-
 enum then { STORE, ADD, SWIGLU, LOGITS };
 
 INLINE int64_t panel_bytes(const linear *w) {

@@ -44,22 +44,15 @@ class Rows:
             self.extra_at.append(len(self.extra))
             self.extra.extend(start + base + node for node in path[run:])
 
+    @property
+    def length(self) -> list[int]:
+        return [position + 1 for position in self.positions]
+
     def packed(self) -> tuple[array[int], list[int]]:
         """All ``FIELDS`` one after the other, int64, and where each begins."""
         everything: list[int] = []
         begins = []
-        length = [position + 1 for position in self.positions]
-        for field in (
-            self.ids,
-            self.positions,
-            self.slots,
-            self.start,
-            length,
-            self.plain,
-            self.extra_at,
-            self.extra,
-            self.want,
-        ):
+        for name in FIELDS:
             begins.append(len(everything))
-            everything += field
+            everything += getattr(self, name)
         return array("q", everything), begins

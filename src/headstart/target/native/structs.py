@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import POINTER, c_float, c_int64, c_void_p
-from typing import Any
+
+from headstart.target.native.build import Signatures
+from headstart.target.native.rows import FIELDS
 
 
 class Linear(ctypes.Structure):
@@ -44,17 +46,13 @@ class Model(ctypes.Structure):
 class Step(ctypes.Structure):
     _fields_ = (
         *((name, c_int64) for name in ("rows", "wanted", "most_keys")),
-        *(
-            (name, c_void_p)
-            for name in ("ids", "positions", "slots", "start", "length", "plain", "extra_at", "extra", "want")
-        ),
-        *((name, c_void_p) for name in ("logits", "best")),
+        *((name, c_void_p) for name in (*FIELDS, "logits", "best")),
         *((name, c_int64) for name in ("most_best", "visible")),
         *((name, c_void_p) for name in ("shared", "private")),
     )
 
 
-_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+SIGNATURES: Signatures = {
     "shared_floats": (c_int64, (POINTER(Model), c_int64, c_int64, c_int64)),
     "private_floats": (c_int64, (POINTER(Model), c_int64, c_int64)),
     "forward": (None, (POINTER(Model), POINTER(Step), c_int64)),
@@ -62,11 +60,3 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "top": (None, (c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p, c_int64)),
     "likeliest": (None, (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64)),
 }
-
-
-def declared(library: ctypes.CDLL) -> ctypes.CDLL:
-    """The library, told what its functions take and return."""
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
